@@ -1,0 +1,40 @@
+# One place for every command a person or CI runs. `make help` lists them.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup test lint fmt demo bench clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with the command line at .venv/bin/blurfleet
+
+$(STAMP): constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test: setup ## set up and run every test
+	$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: setup ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: setup ## the whole story on three real nodes; leaves out/demo/report.html and summary.json
+	$(BIN)/blurfleet demo
+
+bench: setup ## measure swap, metrics and the unload/load way; prints one table
+	$(BIN)/blurfleet bench all
+
+clean: ## remove what the targets made (the download cache stays)
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
