@@ -1,0 +1,112 @@
+"""EngineRollout: which set a model is to be served from, on which nodes, in which waves."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from blurfleet.api.base import Duration, Model, Name
+from blurfleet.api.meta import Condition
+from blurfleet.api.policy import PolicySpec
+
+
+class Wave(Model):
+    """A share of the selected nodes of each class (`percent`, cumulative) or named nodes, soaked and gated."""
+
+    name: Name
+    percent: int | None = Field(default=None, ge=1, le=100)
+    nodes: tuple[str, ...] = Field(default=(), max_length=1000)
+    soak: Duration = "0s"
+    gate: Literal["Auto", "Manual"] = "Auto"
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Wave:
+        if (self.percent is None) == (not self.nodes):
+            raise ValueError(f"wave {self.name} needs exactly one of `percent` and `nodes`")
+        return self
+
+
+class Correlation(Model):
+    """A class reverts when min(`nodes`, nodes of the class running the digest) trip within `window`."""
+
+    nodes: int = Field(default=2, ge=1)
+    window: Duration = "10m"
+
+
+class Ops(Model):
+    """Commands: each acts once per new token; removing a token does nothing. `promote` also opens a manual gate."""
+
+    promote: str | None = Field(default=None, max_length=128)
+    abort: str | None = Field(default=None, max_length=128)
+    retry: str | None = Field(default=None, max_length=128)
+
+
+class Selector(Model):
+    """Which nodes: all given conditions must hold; empty selects every node."""
+
+    classes: tuple[str, ...] = Field(default=(), max_length=16)
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    nodes: tuple[str, ...] = Field(default=(), max_length=1000)
+
+
+class RolloutSpec(Model):
+    """The wish of a platform engineer. The last wave without `nodes` must be 100 percent."""
+
+    model: Name
+    engine_set: Name
+    policy_ref: Name
+    selector: Selector = Selector()
+    waves: tuple[Wave, ...] = Field(default=(Wave(name="all", percent=100),), min_length=1, max_length=32)
+    correlation: Correlation = Correlation()
+    paused: bool = False
+    progress_deadline: Duration = "10m"
+    rollback_window: Duration = "1h"
+    ops: Ops = Ops()
+
+    @model_validator(mode="after")
+    def _waves_grow(self) -> RolloutSpec:
+        shares = [w.percent for w in self.waves if w.percent is not None]
+        if shares != sorted(shares):
+            raise ValueError(f"wave percentages must not decrease, got {shares}")
+        names = [w.name for w in self.waves]
+        if len(set(names)) != len(names):
+            raise ValueError(f"wave names must be unique, got {names}")
+        return self
+
+
+Phase = Literal["Pending", "Progressing", "Holding", "Promoted", "RollingBack", "RolledBack", "Aborted", "Stalled"]
+
+
+class TripNote(Model):
+    """One trip as the rollout saw it."""
+
+    node: str
+    device_class: str
+    digest: str
+    attempt: str = ""
+    reason: str
+    at: str
+
+
+class RolloutStatus(Model):
+    """Where the rollout stands. Printer columns are precomputed here."""
+
+    observed_generation: int = 0
+    phase: Phase = "Pending"
+    set: str = ""
+    wave: str = ""
+    wave_index: int = 0
+    wave_started: str = ""
+    wave_healthy_since: str = ""
+    progress_at: str = ""
+    attempt: str = ""
+    nodes: str = "0/0"
+    tripped: int = 0
+    fallback: str = ""
+    policy: PolicySpec | None = None
+    acted: Ops = Ops()
+    last_known_good: str = ""
+    reverted_classes: tuple[str, ...] = ()
+    trips: tuple[TripNote, ...] = Field(default=(), max_length=100)
+    conditions: tuple[Condition, ...] = ()
