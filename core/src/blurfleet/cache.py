@@ -1,4 +1,4 @@
-"""Where downloads and built environments are kept between runs."""
+"""Where downloads and environments that can be made again are kept."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Return the per-user cache folder, made if absent.
+    """Return the cache folder, created if absent.
 
-    `BLURFLEET_CACHE_DIR`, else `$XDG_CACHE_HOME/blurfleet`, else `~/.cache/blurfleet`.
+    `BLURFLEET_CACHE_DIR` if set, else `$XDG_CACHE_HOME/blurfleet`, else `~/.cache/blurfleet`. Raises OSError.
     """
-    named = os.environ.get("BLURFLEET_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME")
-    path = Path(named) if named else (Path(base) if base else Path.home() / ".cache") / "blurfleet"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    chosen = os.environ.get("BLURFLEET_CACHE_DIR")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blurfleet"
+    base.mkdir(parents=True, exist_ok=True)
+    return base.resolve()

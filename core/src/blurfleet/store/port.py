@@ -43,7 +43,7 @@ class Store(Protocol):
     def get(self, ref: Ref) -> Resource | None:
         """Return the object, None where it does not exist."""
 
-    def list(self, kind: str) -> list[Resource]:
+    def objects(self, kind: str) -> list[Resource]:
         """Return all objects of a kind, ordered by namespace and name."""
 
     def apply(self, resource: Resource) -> Resource:
