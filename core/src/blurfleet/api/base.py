@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from blurfleet.identity import DIGEST_PATTERN
@@ -34,6 +34,12 @@ def _duration(text: str) -> str:
     return text
 
 
+def _text_only(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f'{value!r} is a number; write it as text: "{value}"')
+    return value
+
+
 def _fraction(text: str) -> str:
     if not re.match(FRACTION_PATTERN, text) or not math.isfinite(float(text)):
         raise ValueError(f'{text!r} is not a decimal number; write it as text, for example "0.0035"')
@@ -42,7 +48,9 @@ def _fraction(text: str) -> str:
 
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), AfterValidator(_duration)]
-Fraction = Annotated[str, Field(pattern=FRACTION_PATTERN, max_length=24), AfterValidator(_fraction)]
+Fraction = Annotated[
+    str, Field(pattern=FRACTION_PATTERN, max_length=24), AfterValidator(_fraction), BeforeValidator(_text_only)
+]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=63)]
 Precision = Literal["FP32", "FP16", "Mixed", "INT8"]
 

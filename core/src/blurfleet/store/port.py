@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from blurfleet.api.base import Model
 from blurfleet.api.kinds import Resource
+from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
 
 EventType = Literal["Normal", "Warning"]
@@ -37,14 +38,25 @@ class Event:
     source: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """An object that is there but cannot be read: who, and the error that says why."""
+
+    ref: Ref
+    error: BlurfleetError
+
+
 class Store(Protocol):
     """Get, list and watch objects; write spec and status apart. Every method may raise StoreError."""
 
     def get(self, ref: Ref) -> Resource | None:
-        """Return the object, None where it does not exist."""
+        """Return the object, None where it does not exist. Raises StoreError or InvalidSpec where it is unreadable."""
 
     def objects(self, kind: str) -> list[Resource]:
-        """Return all objects of a kind, ordered by namespace and name."""
+        """Return all readable objects of a kind, ordered by namespace and name."""
+
+    def broken(self, kind: str) -> list[Broken]:
+        """Return the objects of a kind that cannot be read: one bad object never hides the others."""
 
     def apply(self, resource: Resource) -> Resource:
         """Create the object or replace its spec, labels and annotations; status is left alone.
