@@ -43,6 +43,8 @@ class Reason(StrEnum):
     TRITON_UNREACHABLE = "TritonUnreachable"
     TRITON_REFUSED = "TritonRefused"
     SERVER_NOT_READY = "ServerNotReady"
+    INFER_FAILED = "InferFailed"
+    INFER_TIMEOUT = "InferTimeout"
     PORT_IN_USE = "PortInUse"
     ENVIRONMENT_UNUSABLE = "EnvironmentUnusable"
     # Node life

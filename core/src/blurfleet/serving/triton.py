@@ -1,0 +1,136 @@
+"""A thin Triton client for the request path: one channel, safe to share between threads, one copy per tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from blurfleet.errors import EngineError, EngineTimeout, InvalidInput
+from blurfleet.reasons import Reason
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+_DTYPES = {"FP32": np.float32, "FP16": np.float16}
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),  # a client that is closed must not leave a broken connection to the next
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferResult:
+    """A model's answer: the matte float32 [1,1,H,W] (read-only view of the message), who answered, which version.
+
+    `model_version` is the epoch when an alias was asked, 1 when an engine was.
+    """
+
+    matte: npt.NDArray[np.float32]
+    model_name: str
+    model_version: int
+
+
+def channel_to(address: str) -> grpc.Channel:
+    """Return a channel to `host:port` fit for whole frames."""
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def typed_error(error: grpc.RpcError, *, where: str, failed: Reason, timed_out: Reason) -> EngineError:
+    """Return the blurfleet error of a gRPC failure.
+
+    EngineTimeout with `timed_out` past the deadline, EngineError TritonUnreachable when nobody answers,
+    TritonRefused when the restricted API refuses, EngineError with `failed` otherwise.
+    """
+    code, details = error.code(), str(error.details())
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return EngineTimeout(timed_out, "no answer before the deadline", where=where)
+    if "protocol is restricted" in details:
+        return EngineError(Reason.TRITON_REFUSED, details, where=where, fix="only the key's holder may call this")
+    if code in _UNREACHABLE:
+        return EngineError(Reason.TRITON_UNREACHABLE, details, where=where)
+    return EngineError(failed, details, where=where)
+
+
+class TritonClient:
+    """Asks models for mattes. `input_name` and `output_name` are the tensors' names in the contract."""
+
+    def __init__(self, address: str, *, input_name: str = "image", output_name: str = "matte") -> None:
+        self.address = address
+        self._input = input_name
+        self._output = output_name
+        self._channel = channel_to(address)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def infer(
+        self,
+        model: str,
+        image: npt.NDArray[np.float32],
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        version: int | None = None,
+    ) -> InferResult:
+        """Run `model` on `image` (float32 [1,3,H,W], C order) and return its matte.
+
+        `headers` (e.g. traceparent) travel as gRPC metadata. Raises InvalidInput for another dtype or rank,
+        EngineTimeout (InferTimeout) past `timeout_s`, EngineError for every other failure.
+        """
+        if image.dtype != np.float32 or image.ndim != 4:
+            raise InvalidInput(
+                Reason.WRONG_DTYPE if image.dtype != np.float32 else Reason.WRONG_SHAPE,
+                f"an image tensor is float32 [1,3,H,W], this one is {image.dtype} {list(image.shape)}",
+                where=model,
+            )
+        request = service_pb2.ModelInferRequest(model_name=model, model_version="" if version is None else str(version))
+        request.inputs.add(name=self._input, datatype="FP32", shape=image.shape)
+        request.outputs.add(name=self._output)
+        request.raw_input_contents.append(image.tobytes())
+        try:
+            response = self._stub.ModelInfer(request, timeout=timeout_s, metadata=tuple((headers or {}).items()))
+        except grpc.RpcError as error:
+            raise typed_error(error, where=model, failed=Reason.INFER_FAILED, timed_out=Reason.INFER_TIMEOUT) from error
+        return InferResult(
+            matte=self._matte(response, model),
+            model_name=response.model_name,
+            model_version=int(response.model_version or 0),
+        )
+
+    def _matte(self, response: Any, model: str) -> npt.NDArray[np.float32]:
+        for index, output in enumerate(response.outputs):
+            if output.name == self._output and output.datatype in _DTYPES:
+                flat = np.frombuffer(response.raw_output_contents[index], dtype=_DTYPES[output.datatype])
+                return flat.reshape(tuple(output.shape)).astype(np.float32, copy=False)
+        got = ", ".join(f"{o.name} {o.datatype}" for o in response.outputs) or "nothing"
+        raise EngineError(Reason.WRONG_DTYPE, f"expected {self._output} as FP32 or FP16, got {got}", where=model)
+
+    def server_ready(self, *, timeout_s: float = 1.0) -> bool:
+        """Tell whether the server answers and is ready. Never raises."""
+        try:
+            return bool(self._stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=timeout_s).ready)
+        except grpc.RpcError:
+            return False
+
+    def model_ready(self, model: str, *, timeout_s: float = 1.0) -> bool:
+        """Tell whether `model` can be asked now. Never raises."""
+        try:
+            request = service_pb2.ModelReadyRequest(name=model)
+            return bool(self._stub.ModelReady(request, timeout=timeout_s).ready)
+        except grpc.RpcError:
+            return False
+
+    def close(self) -> None:
+        """Close the channel; calls in flight end as CANCELLED."""
+        self._channel.close()
+
+    def __enter__(self) -> TritonClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
