@@ -1,17 +1,27 @@
-"""Rules over more than one object, checked before a write: what ValidatingAdmissionPolicies check on a cluster."""
+"""Cross-object rules, judged before a write: what a store refuses, and the sentence a person can act on.
+
+The same rules stand as ValidatingAdmissionPolicy in a cluster. They have no clock: an expired quarantine refuses until
+the controller deletes it. Shape and cross-field rules live in the models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from blurfleet.api.engineset import EngineSetSpec
 from blurfleet.api.kinds import KINDS, Resource
+from blurfleet.api.nodeengine import DEVICE_CLASSES, NodeEngineSpec
+from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.api.rollout import RolloutSpec
+from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why a write is refused, in a sentence a person can act on."""
+    """Why a write is refused."""
 
     reason: Reason
     message: str
@@ -23,9 +33,84 @@ def review(
     *,
     quarantines: Sequence[Resource],
     sets: Sequence[Resource],
-    rollouts: Sequence[Resource],
+    rollouts: Sequence[Resource] = (),  # noqa: ARG001  a store passes all that a policy engine could read
 ) -> list[Refusal]:
-    """Return the refusals of writing `new` over `old` (None at creation); empty where the write may pass."""
-    if old is not None and KINDS[new.kind].immutable and new.spec != old.spec:
-        return [Refusal(reason=Reason.IMMUTABLE, message=f"{new.kind} is immutable; create a new one")]
+    """Return every rule that refuses replacing `old` (None: create) by `new`; empty means admitted.
+
+    An unchanged spec always passes, so that labels can change and a re-apply is a no-op.
+    """
+    if old is not None and old.spec == new.spec:
+        return []
+    if old is not None and KINDS[new.kind].immutable:
+        return [Refusal(reason=Reason.IMMUTABLE, message=f"{new.key} is immutable; create one with another name")]
+    if new.kind == "EngineSet":
+        return _set_refusals(new, quarantines)
+    if new.kind == "EngineRollout":
+        return _rollout_refusals(new, old, quarantines, sets)
+    if new.kind == "NodeEngine":
+        return _node_refusals(cast(NodeEngineSpec, new.spec))
     return []
+
+
+def quarantines_hitting(
+    spec: EngineSetSpec, quarantines: Iterable[QuarantineSpec], classes: Iterable[str] | None = None
+) -> list[tuple[QuarantineSpec, str]]:
+    """Return (quarantine, variant name) for every variant whose digest is refused for its own class.
+
+    `classes` None looks at every variant, else only at those built for one of `classes`.
+    """
+    wanted = None if classes is None else frozenset(classes)
+    return [
+        (q, v.name)
+        for q in quarantines
+        for v in spec.variants
+        if v.artifact.digest == q.digest
+        and (q.device_class is None or q.device_class == v.target.device_class)
+        and (wanted is None or v.target.device_class in wanted)
+    ]
+
+
+def _words(q: QuarantineSpec, what: str) -> str:
+    scope = f"on {q.device_class}" if q.device_class else "everywhere"
+    note = f" ({q.note})" if q.note else ""
+    return (
+        f"{what} {q.digest} is quarantined {scope}: {q.reason}{note}; "
+        f"delete the EngineQuarantine of {digest12(q.digest)} to lift it, or use another set"
+    )
+
+
+def _set_refusals(new: Resource, quarantines: Sequence[Resource]) -> list[Refusal]:
+    specs = [cast(QuarantineSpec, q.spec) for q in quarantines]
+    hits = quarantines_hitting(cast(EngineSetSpec, new.spec), specs)
+    return [Refusal(reason=Reason.QUARANTINED, message=_words(q, f"{new.key}: variant {name}")) for q, name in hits]
+
+
+def _rollout_refusals(
+    new: Resource, old: Resource | None, quarantines: Sequence[Resource], sets: Sequence[Resource]
+) -> list[Refusal]:
+    spec = cast(RolloutSpec, new.spec)
+    before = cast(RolloutSpec, old.spec) if old is not None else None
+    if before is not None and before.engine_set == spec.engine_set:
+        return []
+    classes = frozenset(spec.selector.classes) or None
+    found = next((s for s in sets if s.meta.name == spec.engine_set and s.meta.namespace == new.meta.namespace), None)
+    label = f"{new.meta.namespace}/{spec.engine_set}"
+    refusals = []
+    for resource in quarantines:
+        q = cast(QuarantineSpec, resource.spec)
+        listed = label in cast(QuarantineStatus, resource.status).engine_sets
+        selected = q.device_class is None or classes is None or q.device_class in classes
+        held = found is not None and quarantines_hitting(cast(EngineSetSpec, found.spec), [q], classes)
+        if (listed and selected) or held:
+            refusals.append(
+                Refusal(reason=Reason.QUARANTINED, message=_words(q, f"engine set {spec.engine_set}: digest"))
+            )
+    return refusals
+
+
+def _node_refusals(spec: NodeEngineSpec) -> list[Refusal]:
+    if spec.device_class in DEVICE_CLASSES:
+        return []
+    known = ", ".join(DEVICE_CLASSES)
+    message = f"deviceClass {spec.device_class!r} is unknown; one of {known}"
+    return [Refusal(reason=Reason.UNKNOWN_CLASS, message=message)]
