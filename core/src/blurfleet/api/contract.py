@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +10,14 @@ from pydantic import Field, model_validator
 from blurfleet.api.base import Digest, Model
 
 ResizeKernel = Literal["area", "linear", "linear-antialias", "cubic-antialias", "lanczos"]
+
+
+def _finite(text: str) -> float:
+    """Return the value of a decimal number written as text. Raises ValueError for anything else, NaN and infinity."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is not a finite decimal number")
+    return value
 
 
 class SizeRange(Model):
@@ -53,9 +62,12 @@ class ContractSpec(Model):
     @model_validator(mode="after")
     def _numbers(self) -> ContractSpec:
         for name, values in (("scale", (self.scale,)), ("std", self.std)):
-            if any(float(v) <= 0 for v in values):
+            if any(not (_finite(v) > 0) for v in values):
                 raise ValueError(f"{name} must be positive decimal numbers, got {values}")
-        [float(v) for v in self.mean]
+        for value in self.mean:
+            _finite(value)
+        if any(not 0 <= level <= 255 for level in self.background):
+            raise ValueError(f"background must be three levels in 0..255, got {self.background}")
         return self
 
 
