@@ -78,6 +78,8 @@ class Reason(StrEnum):
     CONFIG_INVALID = "ConfigInvalid"
     CONFIG_TYPE_MISMATCH = "ConfigTypeMismatch"
     CONFIG_PLACEHOLDER = "ConfigPlaceholder"
+    CONFIG_SHAPE_MISMATCH = "ConfigShapeMismatch"
+    CONFIG_HAZARD = "ConfigHazard"
     UNPARSEABLE = "Unparseable"
     CHECK_FAILED = "CheckFailed"
     # Building

@@ -1,0 +1,133 @@
+"""Pictures for building, from photographs shipped in scikit-image and scikit-learn: golden, calibration, held-out.
+
+Calibration and held-out share no frame: they are different views (crop, flip, brightness) of the golden photographs,
+plus pictures that only one of them sees.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from blurfleet.api.contract import ContractSpec
+from blurfleet.errors import InvalidInput
+from blurfleet.reasons import Reason
+from blurfleet_forge.recipe import FrameSets
+
+Rgb = NDArray[np.uint8]
+Tensor = NDArray[np.float32]
+
+# (package, folder inside it): where the wheels keep their pictures.
+_HOMES = (("skimage", "data"), ("sklearn", "datasets/images"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One named picture, [H, W, 3] uint8 RGB."""
+
+    name: str
+    rgb: Rgb
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A crop (fractions of height and width: top, left, bottom, right), an optional mirror, and a brightness gain."""
+
+    name: str
+    box: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
+    mirror: bool = False
+    gain: float = 1.0
+
+
+CALIBRATION_VIEWS = (
+    View(name="whole"),
+    View(name="mirror", mirror=True),
+    View(name="top-left", box=(0.0, 0.0, 0.7, 0.7)),
+    View(name="middle", box=(0.15, 0.15, 0.85, 0.85), mirror=True),
+    View(name="dark", gain=0.6),
+    View(name="bright", gain=1.4),
+)
+HELD_OUT_VIEWS = (
+    View(name="bottom-right", box=(0.25, 0.25, 1.0, 1.0)),
+    View(name="top-right", box=(0.0, 0.3, 0.8, 1.0), mirror=True),
+    View(name="close", box=(0.2, 0.1, 0.75, 0.65)),
+    View(name="dim-mirror", mirror=True, gain=0.75),
+    View(name="light", box=(0.05, 0.0, 1.0, 0.9), gain=1.2),
+)
+LONE_HELD_OUT_VIEWS = (View(name="whole"), View(name="crop", box=(0.1, 0.2, 0.8, 0.9), mirror=True))
+
+
+def picture_path(name: str) -> Path:
+    """Return where the wheel keeps picture `name`. Raises InvalidInput (NotFound)."""
+    for package, folder in _HOMES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        path = Path(spec.origin).parent / folder / name
+        if path.is_file():
+            return path
+    fix = "pip install scikit-image scikit-learn"
+    raise InvalidInput(Reason.NOT_FOUND, f"no picture {name!r} in scikit-image or scikit-learn", fix=fix)
+
+
+def read_rgb(name: str) -> Rgb:
+    """Return picture `name` as [H, W, 3] uint8 RGB. Raises InvalidInput."""
+    data = np.frombuffer(picture_path(name).read_bytes(), np.uint8)
+    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    if bgr is None:
+        raise InvalidInput(Reason.UNSUPPORTED_IMAGE, "not a picture that can be decoded", where=name)
+    return np.ascontiguousarray(bgr[:, :, ::-1]).astype(np.uint8)
+
+
+def apply_view(rgb: Rgb, view: View) -> Rgb:
+    """Return the crop, mirrored and scaled in brightness (clipped to 0..255)."""
+    height, width = rgb.shape[:2]
+    top, left, bottom, right = view.box
+    part = rgb[int(top * height) : int(bottom * height), int(left * width) : int(right * width)]
+    part = part[:, ::-1] if view.mirror else part
+    scaled = np.clip(np.rint(part.astype(np.float32) * view.gain), 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(scaled)
+
+
+def _views(pictures: tuple[str, ...], views: tuple[View, ...]) -> list[Frame]:
+    return [Frame(name=f"{p}:{v.name}", rgb=apply_view(read_rgb(p), v)) for p in pictures for v in views]
+
+
+def golden(sets: FrameSets) -> tuple[Frame, ...]:
+    """Return the golden photographs, whole."""
+    return tuple(Frame(name=Path(p).stem, rgb=read_rgb(p)) for p in sets.golden)
+
+
+def calibration(sets: FrameSets) -> tuple[Frame, ...]:
+    """Return the frames a search may look at: views of the golden photographs and the calibration-only pictures."""
+    return tuple(_views(sets.golden, CALIBRATION_VIEWS) + _views(sets.calibration, CALIBRATION_VIEWS[:2]))
+
+
+def held_out(sets: FrameSets) -> tuple[Frame, ...]:
+    """Return the frames no search may look at: other views of the golden photographs and pictures of their own."""
+    return tuple(_views(sets.golden, HELD_OUT_VIEWS) + _views(sets.held_out, LONE_HELD_OUT_VIEWS))
+
+
+def to_tensor(rgb: Rgb, spec: ContractSpec) -> Tensor:
+    """Return `rgb` as the contract's tensor, [1, 3, H, W] float32."""
+    try:
+        from blurfleet.pixels import to_tensor as contract_tensor
+
+        return contract_tensor(rgb, spec)
+    except ImportError:
+        from PIL import Image
+
+        small = Image.fromarray(rgb).resize((spec.width.opt, spec.height.opt), Image.Resampling.BILINEAR)
+        scaled = np.asarray(small, np.float32) / np.float32(255)
+        mean, std = np.array(spec.mean, np.float32), np.array(spec.std, np.float32)
+        return np.ascontiguousarray(((scaled - mean) / std).transpose(2, 0, 1)[None])
+
+
+def tensors(frames: tuple[Frame, ...], spec: ContractSpec) -> list[Tensor]:
+    """Return one contract tensor per frame."""
+    return [to_tensor(f.rgb, spec) for f in frames]
