@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("blurfleet_cli.commands.fleet", "up", "Start a local fleet of three nodes."),
     "agent": ("blurfleet_cli.commands.run", "agent", "Run one node's agent."),
     "controller": ("blurfleet_cli.commands.run", "controller", "Run the rollout controller over a store."),
+    "triton": ("blurfleet_cli.commands.run", "triton", "Run one local node's Triton."),
     "gateway": ("blurfleet_cli.commands.run", "gateway", "Run one node's gateway."),
 }
 

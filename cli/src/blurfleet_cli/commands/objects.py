@@ -102,7 +102,7 @@ def get(kind: str, name: str | None, fleet: Path, namespace: str, output: str, a
     elif output == "yaml":
         click.echo(yaml.safe_dump_all([o.wire() for o in objects], sort_keys=False), nl=False)
     else:
-        Console().print(_table(found_kind, objects, wide=output == "wide"))
+        Console(width=None if sys.stdout.isatty() else 200).print(_table(found_kind, objects, wide=output == "wide"))
     for item in broken:
         click.echo(f"unreadable: {item.ref}: {item.error}", err=True)
     sys.exit(1 if broken else 0)

@@ -1,0 +1,46 @@
+"""`blurfleet up` and `blurfleet down`: the local fleet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from blurfleet.check import dumps
+from blurfleet_cli.fleet.local import LocalFleet
+from blurfleet_cli.where import fleet_option
+
+
+@click.command()
+@fleet_option
+@click.option("--json", "as_json", is_flag=True, help="Print addresses and processes as JSON.")
+def up(fleet: Path, as_json: bool) -> None:
+    """Start a local fleet: three nodes, each a real Triton, an agent and a gateway, and one controller.
+
+    Restarting resumes what each node served. Stop it with `blurfleet down`.
+
+    Example: blurfleet up && blurfleet get ne
+    """
+    local = LocalFleet(fleet)
+    plan = local.up(tell=lambda text: click.echo(text, err=True))
+    if as_json:
+        click.echo(dumps({"nodes": [n.wire() for n in plan.nodes], "processes": local.processes()}))
+        return
+    for node in plan.nodes:
+        click.echo(
+            f"{node.name:<8} {node.device_class:<12} gateway http://127.0.0.1:{node.gateway}  (simulated on CPU)"
+        )
+    click.echo(f"objects: blurfleet apply -f FILE --fleet {fleet}; state: blurfleet get ne --fleet {fleet}")
+
+
+@click.command()
+@fleet_option
+def down(fleet: Path) -> None:
+    """Stop the local fleet; what each node served is kept for the next `up`.
+
+    Example: blurfleet down
+    """
+    stopped = LocalFleet(fleet).down()
+    click.echo("stopped" if stopped else "was not running", err=True)
+    sys.exit(0)

@@ -1,0 +1,188 @@
+"""Starts, watches and stops a local fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import xmlrpc.client
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+from pydantic import ValidationError
+from supervisor.xmlrpc import SupervisorTransport
+
+from blurfleet.api.base import API_VERSION
+from blurfleet.api.kinds import parse_resource
+from blurfleet.cache import cache_dir
+from blurfleet.errors import NodeError
+from blurfleet.reasons import Reason
+from blurfleet.store.atomic import write_atomic
+from blurfleet.store.folder import FolderStore
+from blurfleet_agent.tritonenv import ensure_environment
+from blurfleet_agent.tritonserver import new_key
+from blurfleet_cli.fleet.plan import FleetPlan, NodePlan, node_folder, supervisor_config
+
+NODES: tuple[tuple[str, str], ...] = (("a100-0", "a100"), ("orin-0", "jetson-orin"), ("orin-1", "jetson-orin"))
+_PORTS_PER_NODE = 5
+_STOP_S = 60.0
+_POLL_S = 0.05
+
+
+class LocalFleet:
+    """A fleet in the folder `root`. `up` may be called on a running one, `down` on a stopped one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    @property
+    def store(self) -> FolderStore:
+        """Return the fleet's store."""
+        return FolderStore(self.root / "store")
+
+    @property
+    def plan(self) -> FleetPlan:
+        """Return what `up` chose. Raises NodeError where no fleet was started here."""
+        path = self.root / "fleet.json"
+        try:
+            return FleetPlan.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise NodeError(
+                Reason.NOT_FOUND, "no fleet was started here", where=str(path), fix="run `blurfleet up`"
+            ) from error
+
+    def running(self) -> bool:
+        """Tell whether the fleet's root process is alive."""
+        return self._keeper() is not None
+
+    def up(
+        self, *, environment: Mapping[str, str] | None = None, tell: Callable[[str], None] = lambda _: None
+    ) -> FleetPlan:
+        """Prepare folders, objects and the Triton environment, start everything, return once processes are started."""
+        if self.running():
+            return self.plan
+        tell("preparing the Triton environment")
+        ensure_environment(cache_dir(), progress=tell)
+        plan = self._prepare(environment or {})
+        config = self.root / "supervisord.conf"
+        write_atomic(config, supervisor_config(self.root, plan).encode(), mode=0o600)
+        Path(plan.socket).parent.mkdir(exist_ok=True, mode=0o700)
+        tell(f"starting {len(plan.nodes)} nodes")
+        with (self.root / "logs/keeper.log").open("ab") as log:
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "blurfleet_cli.fleet.keeper", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        write_atomic(self.root / "keeper.pid", f"{keeper.pid} {psutil.Process(keeper.pid).create_time()}\n".encode())
+        self._wait(lambda: self.processes() != {}, 30.0, "supervisord did not answer; see logs/keeper.log")
+        return plan
+
+    def down(self) -> bool:
+        """Stop every process of the fleet and wait for their end; tell whether it was running."""
+        keeper = self._keeper()
+        if keeper is None:
+            return False
+        family = keeper.children(recursive=True)
+        keeper.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs([keeper, *family], timeout=_STOP_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(keeper.pid, os.WNOHANG)
+        shutil.rmtree(Path(self.plan.socket).parent, ignore_errors=True)
+        (self.root / "keeper.pid").unlink(missing_ok=True)
+        return True
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        """Return supervisord's view: name -> {state, pid, spawnerr}; empty where it does not answer."""
+        try:
+            infos = cast(list[dict[str, Any]], self._rpc().supervisor.getAllProcessInfo())
+        except (OSError, xmlrpc.client.Error):
+            return {}
+        return {i["name"]: {"state": i["statename"], "pid": i["pid"], "error": i["spawnerr"]} for i in infos}
+
+    def wait_for(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Poll until `done()`; raises NodeError saying `what` did not happen, with the processes' states."""
+        self._wait(done, timeout_s, what)
+
+    def _rpc(self) -> xmlrpc.client.ServerProxy:
+        transport = SupervisorTransport(None, None, f"unix://{self.plan.socket}")
+        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+
+    def _wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if time.monotonic() > deadline:
+                states = ", ".join(f"{n} {p['state']}" for n, p in self.processes().items())
+                raise NodeError(Reason.TRITON_UNREACHABLE, f"{what} ({states})", where=str(self.root / "logs"))
+            time.sleep(_POLL_S)
+
+    def _keeper(self) -> psutil.Process | None:
+        try:
+            pid, created = (self.root / "keeper.pid").read_text().split()
+            process = psutil.Process(int(pid))
+            same = abs(process.create_time() - float(created)) < 1.0
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except (OSError, ValueError, psutil.NoSuchProcess):
+            return None
+
+    def _prepare(self, environment: Mapping[str, str]) -> FleetPlan:
+        (self.root / "logs").mkdir(parents=True, exist_ok=True)
+        for name, device_class in NODES:
+            folder = node_folder(self.root, name)
+            (folder / "models").mkdir(parents=True, exist_ok=True)
+            if not (folder / "control.key").exists():
+                write_atomic(folder / "control.key", new_key().encode(), mode=0o600)
+            self._register(name, device_class)
+        path = self.root / "fleet.json"
+        if not path.exists():
+            write_atomic(path, _new_plan(environment).model_dump_json(by_alias=True, indent=1).encode())
+        return self.plan
+
+    def _register(self, name: str, device_class: str) -> None:
+        body = {"apiVersion": API_VERSION, "kind": "NodeEngine", "metadata": {"name": name}}
+        known = {o.meta.name for o in self.store.objects("NodeEngine")}
+        if name not in known:
+            self.store.apply(parse_resource({**body, "spec": {"deviceClass": device_class}}))
+
+
+def _new_plan(environment: Mapping[str, str]) -> FleetPlan:
+    ports = free_ports(_PORTS_PER_NODE * len(NODES))
+    nodes = []
+    for index, (name, device_class) in enumerate(NODES):
+        http, grpc, metrics, gateway, agent = ports[index * _PORTS_PER_NODE : (index + 1) * _PORTS_PER_NODE]
+        nodes.append(
+            NodePlan(
+                name=name,
+                device_class=device_class,
+                triton_http=http,
+                triton_grpc=grpc,
+                triton_metrics=metrics,
+                gateway=gateway,
+                agent_metrics=agent,
+            )
+        )
+    # A Unix socket's path must stay below 108 bytes, wherever the fleet's folder lies.
+    socket_dir = tempfile.mkdtemp(prefix="blurfleet-")
+    return FleetPlan(nodes=tuple(nodes), socket=f"{socket_dir}/supervisor.sock", environment=dict(environment))
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different loopback ports that are free now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
