@@ -1,8 +1,8 @@
 """Runs one server and guarantees that nothing of it outlives its owner: no process, no shared-memory file.
 
 Started as a file of its own (`python -I -S tritonkeeper.py`), standard library only. It stops the server when the owner
-closes the pipe on standard input, dies, or sends SIGTERM. It stands between because a death signal set by a
-multi-threaded owner fires when the *thread* that forked ends, and because somebody must still be there to sweep
+closes the pipe on standard input (if it is one), dies, or sends SIGTERM. It stands between because a death signal set
+by a multi-threaded owner fires when the *thread* that forked ends, and because somebody must still be there to sweep
 after the owner was killed.
 
 Exit status: the server's own if it ended by itself, 0 after a clean stop, 3 if it had to be killed.
@@ -14,6 +14,7 @@ import ctypes
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -53,7 +54,8 @@ def _watch(server: subprocess.Popen[bytes], told: int, grace_s: float) -> int:
     owner = os.getppid()
     ended = os.pidfd_open(server.pid)
     poll = select.poll()
-    for descriptor in (0, told, ended):
+    owned_by_pipe = stat.S_ISFIFO(os.fstat(0).st_mode)  # a supervisor gives /dev/null, which is always readable
+    for descriptor in (*((0,) if owned_by_pipe else ()), told, ended):
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
     while True:
         ready = {descriptor for descriptor, _ in poll.poll(OWNER_CHECK_MS)}

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ KEY_HEADER = "x-blurfleet-key"
 SHM_PREFIX = "blurfleet_triton_"
 FORWARDED_HEADERS = "(traceparent|tracestate|x-blurfleet-.*)"
 _START_POLL_S = 0.05
+_LOADING = re.compile(r'"loading: ([^":]+):\d+"')
 _NOISE = re.compile(r"CUDA|Cuda|pinned_memory")
 
 
@@ -146,6 +148,16 @@ def server_command(env: TritonEnvironment, settings: TritonSettings) -> tuple[li
     return argv, environ
 
 
+def keeper_command(env: TritonEnvironment, settings: TritonSettings) -> tuple[list[str], dict[str, str]]:
+    """Return `server_command` wrapped in the keeper: what a supervisor runs so that a stop leaves nothing behind.
+
+    SIGTERM stops it in order; give it `kill_after_s` and 5 s more before SIGKILL.
+    """
+    argv, environ = server_command(env, settings)
+    keeper = [sys.executable, "-I", "-S", str(Path(tritonkeeper.__file__))]
+    return [*keeper, settings.shm_prefix, str(settings.kill_after_s), *argv], environ
+
+
 @dataclass(frozen=True, kw_only=True)
 class StopReport:
     """How a stop went: `clean` is false when the process had to be killed."""
@@ -190,12 +202,11 @@ class TritonServer:
         if self.running():
             return
         check_ports_free(self.settings.ports)
-        argv, environ = server_command(self._env, self.settings)
+        argv, environ = keeper_command(self._env, self.settings)
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        keeper = [sys.executable, "-I", "-S", str(Path(tritonkeeper.__file__))]
         with self.log.open("ab") as out:
             self._keeper = subprocess.Popen(
-                [*keeper, self.settings.shm_prefix, str(self.settings.kill_after_s), *argv],
+                argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,
@@ -246,6 +257,10 @@ class TritonServer:
             line for line in lines if (" E " in line or line.startswith(("error", "E"))) and not _NOISE.search(line)
         ]
         return (wrong or lines or [""])[-1].strip()
+
+    def loads_logged(self) -> Counter[str]:
+        """Return how often each model was loaded since the server's start, from its log. Raises OSError."""
+        return Counter(_LOADING.findall(self.log.read_text(errors="replace")))
 
     def stop(self) -> StopReport:
         """Stop the server: SIGTERM, then after the settings' deadline SIGKILL to its whole group.

@@ -1,0 +1,125 @@
+"""`blurfleet bench`: figures measured on this machine, on the real parts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blurfleet.cache import cache_dir
+from blurfleet.check import dumps
+
+CLIENTS = 4
+RATE_HZ = 15.0  # a video call's frame rate, per client
+UNLOAD_SWAPS = 3
+
+
+@click.group()
+def bench() -> None:
+    """Measure swaps and metrics on this machine.
+
+    Exit codes: 0 the promises hold, 1 one does not, 2 wrong usage. Times are reported, never judged.
+
+    Example: blurfleet bench swap --flips 300 --json
+    """
+
+
+@bench.command()
+@click.option("--flips", type=click.IntRange(min=1), default=300, show_default=True, help="Swaps under load.")
+@click.option("--clients", type=click.IntRange(min=1), default=CLIENTS, show_default=True, help="Client threads.")
+@click.option("--rate", type=click.FloatRange(min=0.1), default=RATE_HZ, show_default=True, help="Requests/s a client.")
+@click.option("--unload-swaps", type=click.IntRange(min=1), default=UNLOAD_SWAPS, help="Swaps the unload/load way.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def swap(flips: int, clients: int, rate: float, unload_swaps: int, as_json: bool) -> None:
+    """Swap two small engines on a real Triton under client load, then the unload/load way.
+
+    Fails (1) if a request failed, was stale or mixed, or a flip loaded more than the alias.
+
+    Example: blurfleet bench swap --flips 300 --json
+    """
+    report = measure_swap(flips=flips, clients=clients, rate=rate, unload_swaps=unload_swaps)
+    click.echo(dumps(report)) if as_json else show_swap(report)
+    sys.exit(0 if swap_holds(report) else 1)
+
+
+@bench.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def metrics(as_json: bool) -> None:
+    """Time the quality metrics on a 320x320 matte, one thread.
+
+    Example: blurfleet bench metrics --json
+    """
+    from blurfleet_cli.metrics_bench import measure_metrics
+
+    report = measure_metrics()
+    click.echo(dumps(report)) if as_json else show_figures(report)
+
+
+@bench.command("all")
+@click.option("--flips", type=click.IntRange(min=1), default=300, show_default=True, help="Swaps under load.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def everything(flips: int, as_json: bool) -> None:
+    """Run every bench.
+
+    Example: blurfleet bench all
+    """
+    from blurfleet_cli.metrics_bench import measure_metrics
+
+    swaps = measure_swap(flips=flips, clients=CLIENTS, rate=RATE_HZ, unload_swaps=UNLOAD_SWAPS)
+    report = {"swap": swaps, "metrics": measure_metrics()}
+    if as_json:
+        click.echo(dumps(report))
+    else:
+        show_swap(swaps)
+        show_figures(report["metrics"])
+    sys.exit(0 if swap_holds(swaps) else 1)
+
+
+def measure_swap(*, flips: int, clients: int, rate: float, unload_swaps: int) -> dict[str, Any]:
+    """Run both ways of swapping and return one report; `load_average` says how quiet the machine was."""
+    from blurfleet_agent.tritonenv import ensure_environment
+    from blurfleet_cli.swap_bench import SwapBench, run_swaps, run_unload_load
+
+    env = ensure_environment(cache_dir(), progress=_tell)
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="blurfleet-bench-") as folder, SwapBench(env, Path(folder)) as running:
+        report = run_swaps(running, flips=flips, clients=clients, rate_hz=rate, progress=_tell)
+        _tell("the unload/load way")
+        unload = run_unload_load(running, times=unload_swaps, clients=clients, rate_hz=rate)
+    machine = {"cpus": os.cpu_count(), "load_average": round(load_before, 2), "clients": clients, "rate_hz": rate}
+    return {**report, **machine, "unload_load": unload}
+
+
+def swap_holds(report: dict[str, Any]) -> bool:
+    """Tell whether the promises hold: nothing failed, stale or mixed, and each flip loaded one model, the alias."""
+    return all(report[count] == 0 for count in ("failed", "stale", "mixed")) and bool(report["loads_per_flip"] == 1)
+
+
+def show_swap(report: dict[str, Any]) -> None:
+    """Print the swap report as a table for people."""
+    unload = report["unload_load"]
+    click.echo(f"{report['flips']} flips, {report['requests']} requests from {report['clients']} clients")
+    click.echo(f"  failed {report['failed']}   stale {report['stale']}   mixed {report['mixed']}")
+    click.echo(f"  models loaded per flip: {report['loads_per_flip']:g}")
+    for name, label in (("flip", "flip"), ("verify", "verify"), ("routing", "routing file"), ("request", "request")):
+        figures = [report[f"{name}_{which}_ms"] for which in ("p50", "p99", "max")]
+        click.echo(f"  {label:<13} p50 {figures[0]:8.2f}   p99 {figures[1]:8.2f}   max {figures[2]:8.2f} ms")
+    click.echo(
+        f"the unload/load way: {unload['failed']} of {unload['requests']} requests failed, "
+        f"outage {unload['outage_ms']:.0f} ms"
+    )
+    click.echo(f"load average before: {report['load_average']} on {report['cpus']} CPUs")
+
+
+def show_figures(report: dict[str, Any]) -> None:
+    """Print a flat report as name and value."""
+    for key, value in report.items():
+        click.echo(f"{key:<24} {value}")
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
