@@ -33,10 +33,17 @@ def until(condition: Callable[[], bool]) -> None:
 def sample(frame_id: int = 1, size: int = 8, kind: FrameKind = FrameKind.SAMPLE) -> FrameSample:
     rng = np.random.default_rng(frame_id)
     return FrameSample(
-        model="bokeh", stream="g1/7", frame_id=frame_id, epoch=12, engine="bokeh__0123456789ab",
-        digest="sha256:" + "0" * 64, at=1234.5, tensor=rng.random((1, 3, size, size), np.float32), matte=rng.random((1, 1, size, size), np.float32),
+        model="bokeh",
+        stream="g1/7",
+        frame_id=frame_id,
+        epoch=12,
+        engine="bokeh__0123456789ab",
+        digest="sha256:" + "0" * 64,
+        at=1234.5,
+        tensor=rng.random((1, 3, size, size), np.float32),
+        matte=rng.random((1, 1, size, size), np.float32),
         kind=kind,
-    )  # fmt: skip
+    )
 
 
 def same(left: FrameSample, right: FrameSample) -> bool:
@@ -114,7 +121,7 @@ def test_what_is_encoded_is_what_is_decoded(
     allowed: bool,
 ) -> None:
     frame = replace(
-        sample(), tensor=tensor, matte=matte, fallback_matte=matte * 2 if both else None, reason=text, stream=text,
+        sample(), tensor=tensor, matte=matte, fallback_matte=-matte if both else None, reason=text, stream=text,
         frame_id=number, kind=kind, evidence_allowed=allowed,
     )  # fmt: skip
     assert same(unpacked(packed(frame)), frame)
