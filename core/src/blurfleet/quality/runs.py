@@ -1,0 +1,89 @@
+"""When breaches trip a rule: k of n consecutive valid frames, or breaches over a time without a valid pass between.
+
+Pure arithmetic over the marks of one stream in frame order. Frames may arrive late, so the newest eight are kept and
+replayed; what is older is settled into one `Run` a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from blurfleet.quality.rules import BoundRule
+from blurfleet.quality.verdict import NOISE, Mark
+
+REORDER_FRAMES = 8
+"""How many of a stream's newest frames may still be overtaken by a late one."""
+
+
+class Run(NamedTuple):
+    """What is settled of one rule on one stream.
+
+    `recent` holds the last window - 1 valid marks; `first`, `last` (seconds) and `breaches` describe the open run.
+    """
+
+    recent: str = ""
+    first: float | None = None
+    last: float | None = None
+    breaches: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One frame in the reorder buffer: its id, when it arrived (seconds), and one mark a rule."""
+
+    frame: int
+    at: float
+    marks: str
+
+
+class Replay(NamedTuple):
+    """Where one rule stands after its marks: how often it was complete, over how many frames at last, and the run."""
+
+    completions: int
+    frames_to_detect: int
+    run: Run
+
+
+def advance(rule: BoundRule, run: Run, mark: str, at: float, max_gap_s: float) -> tuple[Run, int]:
+    """Return the run after one more mark, and the frames it took where this mark completes the trip, else 0."""
+    if mark == Mark.INVALID:
+        return run, 0
+    if rule.frames is not None:
+        window = (run.recent + mark)[-rule.window :]
+        done = mark == Mark.BREACH and window.count(Mark.BREACH) >= rule.frames
+        kept = window[-(rule.window - 1) :] if rule.window > 1 else ""
+        return run._replace(recent=kept), len(window.lstrip(Mark.PASS)) if done else 0
+    if mark == Mark.PASS:
+        return Run(), 0
+    if run.first is None or run.last is None or at - run.last > max_gap_s + NOISE:
+        run = Run(first=at, last=at, breaches=1)
+    else:
+        run = Run(first=min(run.first, at), last=max(run.last, at), breaches=run.breaches + 1)
+    lasted = (run.last or 0.0) - (run.first or 0.0)
+    return run, run.breaches if lasted >= (rule.for_s or 0.0) - NOISE else 0
+
+
+def replay(rule: BoundRule, column: int, run: Run, entries: tuple[Entry, ...], max_gap_s: float) -> Replay:
+    """Return where the rule of marks column `column` stands after `entries`, in frame order, on top of `run`."""
+    completions = frames = 0
+    for entry in entries:
+        run, took = advance(rule, run, entry.marks[column], entry.at, max_gap_s)
+        if took:
+            completions, frames = completions + 1, took
+    return Replay(completions, frames, run)
+
+
+def is_pending(rule: BoundRule, run: Run) -> bool:
+    """Tell whether breaches seen so far could still become part of a trip: such a stream is not passing."""
+    if rule.frames is None:
+        return run.first is not None
+    passes_allowed = rule.window - rule.frames
+    since_breach = run.recent[run.recent.rfind(Mark.BREACH) + 1 :] if Mark.BREACH in run.recent else None
+    return since_breach is not None and len(since_breach) <= passes_allowed
+
+
+def insert(entries: tuple[Entry, ...], new: Entry) -> tuple[Entry, ...]:
+    """Return `entries` with `new` at its place by frame id."""
+    place = sum(1 for e in entries if e.frame < new.frame)
+    return (*entries[:place], new, *entries[place:])
