@@ -43,6 +43,7 @@ class Reason(StrEnum):
     TRITON_UNREACHABLE = "TritonUnreachable"
     TRITON_REFUSED = "TritonRefused"
     SERVER_NOT_READY = "ServerNotReady"
+    ENGINE_NOT_READY = "EngineNotReady"
     INFER_FAILED = "InferFailed"
     INFER_TIMEOUT = "InferTimeout"
     PORT_IN_USE = "PortInUse"
@@ -105,6 +106,14 @@ class Reason(StrEnum):
     IMAGE_TOO_LARGE = "ImageTooLarge"
     CONTRACT_CHANGED = "ContractChanged"
     CONTRACT_INVALID = "ContractInvalid"
+    CONTRACT_MISMATCH = "ContractMismatch"
+    NON_FINITE_INPUT = "NonFiniteInput"
+    # Requests at a node's door
+    INVALID_REQUEST = "InvalidRequest"
+    REQUEST_TOO_LARGE = "RequestTooLarge"
+    OVERLOADED = "Overloaded"
+    NOTHING_SERVED = "NothingServed"
+    UNEXPECTED = "Unexpected"
     # Specs and store
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_KIND = "UnknownKind"

@@ -1,0 +1,31 @@
+"""Logs of the long-running processes: one JSON object per line on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict
+
+
+def log_json(*, service: str, level: int = logging.INFO, **bound: str) -> None:
+    """Make every log line of this process JSON with `service` and `bound` (e.g. node) in it. Call once, in main."""
+
+    def name_process(_: Any, __: str, event: EventDict) -> EventDict:
+        return {**event, "service": service, **bound}
+
+    structlog.configure(
+        processors=[
+            name_process,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,279 @@
+"""One request, whatever transport it came by: snapshot, contract, engine by its own name, screening, answer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from blurfleet.contract import contract_hash
+from blurfleet.errors import ContractRefused, EngineError, EngineTimeout
+from blurfleet.pixels import Decoded, Tensor, decode, to_tensor
+from blurfleet.quality.sentinel import Matte
+from blurfleet.reasons import Reason
+from blurfleet.serving.frames import FrameKind, FrameSample
+from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
+from blurfleet.serving.trace import TraceParent
+from blurfleet.serving.triton import InferResult
+from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.screening import Settled, doubt, settle
+from blurfleet_preprocess.streams import Ticket
+from blurfleet_preprocess.tensors import ContractMismatch, admit_tensor
+
+
+class EnginePort(Protocol):
+    """Asks a loaded model by name; `blurfleet.serving.triton.TritonClient` is the real one."""
+
+    def infer(
+        self, model: str, image: Tensor, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> InferResult:
+        """Return the matte. Raises EngineError."""
+        ...
+
+
+class FrameSink(Protocol):
+    """Takes samples for the agent; neither waits nor raises."""
+
+    def offer(self, sample: FrameSample) -> None:
+        """Queue a frame."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks: the place in a stream, the trace to continue, and whether the picture may be kept as evidence."""
+
+    ticket: Ticket
+    trace: TraceParent | None = None
+    evidence_allowed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A matte [H,W] float32 in [0,1] with who made it, all from one routing snapshot.
+
+    `withheld` is why the served engine's own matte was not given out. `stages` are seconds by stage.
+    """
+
+    matte: Matte
+    engine: RoutedEngine
+    role: str
+    route: Route
+    contract_hash: str
+    simulated: bool
+    ticket: Ticket
+    trace_id: str
+    withheld: Reason | None = None
+    decoded: Decoded | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """One alias as the routing file had it at one moment."""
+
+    route: Route
+    simulated: bool
+    contract_hash: str
+
+    @property
+    def standby(self) -> RoutedEngine | None:
+        """Return the fallback where it is another engine than the one served."""
+        fallback = self.route.fallback
+        return fallback if fallback is not None and fallback.engine != self.route.active.engine else None
+
+    def role(self, engine: RoutedEngine) -> str:
+        """Return the role in which `engine` answers."""
+        fallback = self.route.fallback
+        return "Fallback" if fallback is not None and engine.engine == fallback.engine else "Primary"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    snapshot: Snapshot
+    engine: RoutedEngine
+    matte: Tensor
+
+
+class Gateway:
+    """Answers requests for one alias. Knows no transport; safe for many threads."""
+
+    def __init__(
+        self,
+        *,
+        routing: Callable[[], RoutingTable],
+        engines: EnginePort,
+        frames: FrameSink,
+        metrics: GatewayMetrics,
+        alias: str,
+        infer_timeout_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.alias = alias
+        self._routing = routing
+        self._engines = engines
+        self._frames = frames
+        self._metrics = metrics
+        self._timeout_s = infer_timeout_s
+        self._clock = clock
+
+    def snapshot(self) -> Snapshot:
+        """Return the alias as it is served now. Raises EngineError NothingServed, NodeError (unreadable file)."""
+        table = self._routing()
+        route = table.models.get(self.alias)
+        if route is None:
+            raise EngineError(
+                Reason.NOTHING_SERVED, "no engine is served yet", where=self.alias, fix="try again in a moment"
+            )
+        return Snapshot(route=route, simulated=table.simulated, contract_hash=contract_hash(route.contract))
+
+    def picture(self, caller: Caller, data: bytes) -> Answer:
+        """Answer image bytes. Raises ContractRefused (the bytes), EngineError (no engine, or no good matte)."""
+        snapshot, stages = self.snapshot(), dict[str, float]()
+        try:
+            with _timed(stages, "decode"):
+                decoded = decode(data, snapshot.route.contract)
+            with _timed(stages, "contract"):
+                tensor = to_tensor(decoded.rgb, snapshot.route.contract)
+        except ContractRefused as error:
+            self._metrics.refusals.labels(error.reason).inc()
+            raise
+        return self._answer(caller, snapshot, tensor, stages, decoded)
+
+    def tensor(self, caller: Caller, body: bytes, declared: str) -> Answer:
+        """Answer a ready tensor in `.npy` form whose maker declares the contract's hash.
+
+        Raises ContractMismatch, ContractRefused (shape, dtype, non-finite), EngineError.
+        """
+        snapshot, stages = self.snapshot(), dict[str, float]()
+        try:
+            if declared != snapshot.contract_hash:
+                raise ContractMismatch(expected=snapshot.contract_hash, received=declared)
+            with _timed(stages, "contract"):
+                tensor = admit_tensor(body, snapshot.route.contract)
+        except ContractRefused as error:
+            self._metrics.refusals.labels(error.reason).inc()
+            raise
+        return self._answer(caller, snapshot, tensor, stages, None)
+
+    def probe_alias(self) -> tuple[Snapshot, int]:
+        """Run one inference through the alias itself; return the snapshot and the epoch that answered.
+
+        Raises EngineError, NodeError.
+        """
+        snapshot = self.snapshot()
+        contract = snapshot.route.contract
+        grey = np.full((contract.height.opt, contract.width.opt, 3), 128, dtype=np.uint8)
+        result = self._engines.infer(self.alias, to_tensor(grey, contract), timeout_s=self._timeout_s)
+        return snapshot, result.model_version
+
+    def _answer(
+        self, caller: Caller, snapshot: Snapshot, tensor: Tensor, stages: dict[str, float], decoded: Decoded | None
+    ) -> Answer:
+        headers = {"traceparent": caller.trace.header} if caller.trace is not None and caller.trace.sampled else {}
+        trace_id = caller.trace.trace_id if caller.trace is not None else secrets.token_hex(16)
+        with _timed(stages, "infer"):
+            asked = self._ask(snapshot, tensor, headers)
+        with _timed(stages, "check"):
+            second = self._second_opinion(asked, tensor, headers)
+            settled = settle(asked.matte[0, 0], None if second is None else second[0, 0])
+        self._tell(caller, asked, tensor, second, settled, trace_id)
+        for stage, seconds in stages.items():
+            self._metrics.seconds.labels(stage).observe(seconds)
+        if settled.use == "Neither":
+            assert settled.reason is not None
+            raise EngineError(
+                settled.reason, f"the matte was withheld: {settled.message}", where=asked.engine.engine, fix="try again"
+            )
+        standby = asked.snapshot.standby
+        replaced = settled.use == "Fallback" and second is not None and standby is not None
+        engine = standby if replaced and standby is not None else asked.engine
+        return Answer(
+            matte=second[0, 0] if replaced and second is not None else asked.matte[0, 0],
+            engine=engine,
+            role=asked.snapshot.role(engine),
+            route=asked.snapshot.route,
+            contract_hash=asked.snapshot.contract_hash,
+            simulated=asked.snapshot.simulated,
+            ticket=caller.ticket,
+            trace_id=trace_id,
+            withheld=settled.reason if replaced else None,
+            decoded=decoded,
+            stages=stages,
+        )
+
+    def _ask(self, snapshot: Snapshot, tensor: Tensor, headers: Mapping[str, str]) -> _Asked:
+        """Ask the served engine; if it does not answer, whoever a fresh snapshot names, else the standby, once."""
+        try:
+            engine = snapshot.route.active
+            return _Asked(snapshot=snapshot, engine=engine, matte=self._infer(engine, tensor, headers))
+        except EngineError as error:
+            fresh = self.snapshot()
+            other = fresh.route.active if fresh.route.active.engine != engine.engine else fresh.standby
+            late = isinstance(error, EngineTimeout)
+            if other is None or fresh.contract_hash != snapshot.contract_hash or (late and other is fresh.standby):
+                raise
+            return _Asked(snapshot=fresh, engine=other, matte=self._infer(other, tensor, headers))
+
+    def _second_opinion(self, asked: _Asked, tensor: Tensor, headers: Mapping[str, str]) -> Tensor | None:
+        """Return the standby's matte on the same tensor where the first one is in doubt, None without one."""
+        standby = asked.snapshot.standby
+        if standby is None or standby.engine == asked.engine.engine or doubt(asked.matte[0, 0]) is None:
+            return None
+        try:
+            return self._infer(standby, tensor, headers)
+        except EngineError:
+            return None
+
+    def _infer(self, engine: RoutedEngine, tensor: Tensor, headers: Mapping[str, str]) -> Tensor:
+        try:
+            matte = self._engines.infer(engine.engine, tensor, timeout_s=self._timeout_s, headers=headers).matte
+            if matte.ndim != 4 or matte.shape[:2] != (1, 1) or min(matte.shape[2:]) < 2:
+                raise EngineError(
+                    Reason.WRONG_SHAPE, f"answered {list(matte.shape)}, not a matte [1,1,H,W]", where=engine.engine
+                )
+        except EngineError as error:
+            self._metrics.engine_errors.labels(error.reason).inc()
+            raise
+        return matte
+
+    def _tell(
+        self, caller: Caller, asked: _Asked, tensor: Tensor, second: Tensor | None, settled: Settled, trace_id: str
+    ) -> None:
+        if settled.reason is not None:
+            counter = self._metrics.suspect if settled.use == "Engine" else self._metrics.withheld
+            counter.labels(settled.reason).inc()
+        lone = settled.kind is FrameKind.SUSPECT and asked.snapshot.standby is None
+        self._frames.offer(
+            FrameSample(
+                model=self.alias,
+                stream=caller.ticket.stream,
+                frame_id=caller.ticket.frame_id,
+                epoch=asked.snapshot.route.epoch,
+                engine=asked.engine.engine,
+                digest=asked.engine.digest,
+                at=self._clock(),
+                tensor=tensor,
+                matte=asked.matte,
+                # The fallback alone on stage has nobody to be compared with: its empty scenes are plain frames.
+                kind=FrameKind.SAMPLE if lone else settled.kind,
+                reason="" if lone or settled.reason is None else settled.reason.value,
+                trace_id=trace_id,
+                fallback_matte=second,
+                evidence_allowed=caller.evidence_allowed,
+            )
+        )
+
+
+@contextmanager
+def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        stages[name] = time.perf_counter() - started

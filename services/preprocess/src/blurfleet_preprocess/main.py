@@ -1,0 +1,124 @@
+"""The gateway's process: builds the parts, serves on loopback until SIGTERM, says where it is once it is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from blurfleet.check import dumps
+from blurfleet.errors import NodeError
+from blurfleet.logs import log_json
+from blurfleet.reasons import Reason
+from blurfleet.serving.frames import FrameSender
+from blurfleet.serving.routing import RoutingReader
+from blurfleet.serving.triton import TritonClient
+from blurfleet.store.atomic import write_atomic
+from blurfleet_preprocess.dataplane import Gateway
+from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.readiness import Readiness
+from blurfleet_preprocess.rest import build_app
+from blurfleet_preprocess.settings import GatewaySettings
+from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.work import Workers
+
+LOOPBACK = "127.0.0.1"
+_GRACE_S = 10  # longer than two inferences in a row: requests under way at a stop are answered
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Serve until SIGTERM or SIGINT. Writes `gateway.json` {schemaVersion, address, pid} once requests are taken.
+
+    Raises NodeError (PortInUse, UnreadableFile).
+    """
+    log_json(service="gateway", node=settings.node)
+    listener = _listen(settings.gateway_port)
+    address = f"{LOOPBACK}:{listener.getsockname()[1]}"
+    with listener, TritonClient(settings.triton_grpc) as triton:
+        frames = FrameSender(settings.frames_socket, settings.frame_queue)
+        try:
+            app = application(settings, triton, frames, on_ready=lambda: _announce(settings, address))
+            _run(app, listener)
+        finally:
+            frames.close()
+            settings.address_file.unlink(missing_ok=True)
+
+
+def application(
+    settings: GatewaySettings, triton: TritonClient, frames: FrameSender, *, on_ready: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """Return the application over a real Triton and a real frame socket; its lifespan owns the worker threads."""
+    metrics = GatewayMetrics(CollectorRegistry())
+    metrics.watch_samples(lambda: frames.counts.dropped, lambda: float(frames.counts.connected))
+    gateway = Gateway(
+        routing=RoutingReader(settings.routing_file).snapshot,
+        engines=triton,
+        frames=frames,
+        metrics=metrics,
+        alias=settings.alias,
+        infer_timeout_s=settings.infer_timeout_s,
+    )
+    workers = Workers(settings.workers, settings.waiting)
+    app = build_app(
+        gateway,
+        streams=Streams(f"{settings.node}.{secrets.token_hex(3)}"),
+        metrics=metrics,
+        workers=workers,
+        ready=Readiness(gateway, cache_s=settings.ready_cache_s),
+        max_body_bytes=settings.max_body_bytes,
+    )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        on_ready()
+        try:
+            yield
+        finally:
+            workers.close()
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+def _announce(settings: GatewaySettings, address: str) -> None:
+    body = dumps({"schemaVersion": 1, "address": address, "pid": os.getpid()})
+    try:
+        write_atomic(settings.address_file, body.encode(), sync=False)
+    except OSError as error:
+        raise NodeError(Reason.UNREADABLE_FILE, str(error), where=str(settings.address_file)) from error
+    structlog.get_logger("blurfleet.gateway").info("gateway.ready", address=address, triton=settings.triton_grpc)
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((LOOPBACK, port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        raise NodeError(
+            Reason.PORT_IN_USE, str(error.strerror), where=f"{LOOPBACK}:{port}", fix="set BLURFLEET_GATEWAY_PORT"
+        ) from error
+    return listener
+
+
+def _run(app: FastAPI, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=_GRACE_S
+    )
+    # uvicorn raises the signal again once it has stopped cleanly; an orderly stop is not a death by signal.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

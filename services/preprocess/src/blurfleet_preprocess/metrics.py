@@ -1,0 +1,42 @@
+"""The gateway's Prometheus metrics, on a registry that is handed in. Label values are bounded: stages and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+STAGES = ("decode", "contract", "infer", "check", "encode", "total")
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class GatewayMetrics:
+    """What the gateway counts."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.requests = Counter(
+            "blurfleet_requests", "Requests answered, by HTTP status", ["status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "blurfleet_request_seconds", "Time in each stage", ["stage"], buckets=_BUCKETS, registry=registry
+        )
+        self.withheld = Counter(
+            "blurfleet_frames_withheld", "Mattes that were not served", ["reason"], registry=registry
+        )
+        self.suspect = Counter(
+            "blurfleet_frames_suspect", "Near-constant mattes reported", ["reason"], registry=registry
+        )
+        self.engine_errors = Counter(
+            "blurfleet_engine_errors", "Engines that did not answer", ["reason"], registry=registry
+        )
+        self.refusals = Counter(
+            "blurfleet_contract_refusals", "Pictures and tensors refused", ["reason"], registry=registry
+        )
+
+    def watch_samples(self, dropped: Callable[[], float], connected: Callable[[], float]) -> None:
+        """Export how many samples for the agent were dropped, and whether the agent is connected."""
+        gauge = Gauge("blurfleet_frame_samples_dropped", "Samples the agent never got", registry=self.registry)
+        gauge.set_function(dropped)
+        up = Gauge("blurfleet_frame_socket_connected", "1 while the agent takes samples", registry=self.registry)
+        up.set_function(connected)

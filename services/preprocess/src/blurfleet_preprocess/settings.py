@@ -1,0 +1,44 @@
+"""What one gateway process is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from blurfleet.serving.routing import ROUTING_FILE
+
+
+class GatewaySettings(BaseSettings):
+    """Read once from `BLURFLEET_` variables in the process's main."""
+
+    model_config = SettingsConfigDict(env_prefix="BLURFLEET_", frozen=True, extra="ignore")
+
+    node: str = Field(default="local", description="the node's name: in logs and in stream names")
+    node_dir: Path = Field(description="the node folder: routing file, frame socket, gateway.json")
+    triton_grpc: str = Field(description="host:port of this node's Triton")
+    gateway_port: int = Field(default=8090, ge=0, le=65535, description="on loopback; 0 takes a free one")
+    alias: str = Field(default="bokeh", description="the alias that picture endpoints ask")
+
+    infer_timeout_s: float = Field(default=5.0, gt=0, description="one inference; a 320 frame takes 0.3 s on two cores")
+    ready_cache_s: float = Field(default=1.0, ge=0, description="probes share one readiness inference for this long")
+    max_body_bytes: int = Field(default=32 << 20, gt=0, description="larger bodies are refused unread")
+    workers: int = Field(default=8, ge=1, description="requests worked on at once; Triton queues their inferences")
+    waiting: int = Field(default=32, ge=0, description="requests that may wait for a worker; more are answered 503")
+    frame_queue: int = Field(default=32, ge=1, description="samples kept for the agent; 0.4 MB each at 160x160")
+
+    @property
+    def routing_file(self) -> Path:
+        """What every request looks at first."""
+        return self.node_dir / ROUTING_FILE
+
+    @property
+    def frames_socket(self) -> Path:
+        """Where the agent listens for samples."""
+        return self.node_dir / "frames.sock"
+
+    @property
+    def address_file(self) -> Path:
+        """Where the address and pid are written once requests are taken."""
+        return self.node_dir / "gateway.json"
