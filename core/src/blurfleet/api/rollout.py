@@ -89,11 +89,29 @@ class TripNote(Model):
     at: str
 
 
+class KnownGood(Model):
+    """A set that was promoted on a class: what a revert goes back to, and under which policy it was proven."""
+
+    device_class: str
+    set: str
+    policy_name: str = ""
+    at: str = ""
+
+
+Outcome = Literal["", "Promoted", "RolledBack", "Aborted"]
+
+
 class RolloutStatus(Model):
-    """Where the rollout stands. Printer columns are precomputed here."""
+    """Where the rollout stands. Printer columns are precomputed here.
+
+    `outcome` is how the attempt ended ("" while it runs) and stays until another set or a retry; `phase` is what a
+    person is shown and follows from it and from what is observed. `known_good` is newest first, per class.
+    `gate_opened` is the index of the wave whose gate and soak `ops.promote` opened, -1 for none.
+    """
 
     observed_generation: int = 0
     phase: Phase = "Pending"
+    outcome: Outcome = ""
     set: str = ""
     wave: str = ""
     wave_index: int = 0
@@ -105,6 +123,9 @@ class RolloutStatus(Model):
     tripped: int = 0
     fallback: str = ""
     policy: PolicySpec | None = None
+    policy_name: str = ""
+    gate_opened: int = -1
+    known_good: tuple[KnownGood, ...] = Field(default=(), max_length=32)
     acted: Ops = Ops()
     last_known_good: str = ""
     reverted_classes: tuple[str, ...] = ()

@@ -1,0 +1,108 @@
+"""Beginning an attempt: what starts one, what it remembers, and which commands were already obeyed."""
+
+from __future__ import annotations
+
+from blurfleet.api.base import seconds
+from blurfleet.api.meta import timestamp
+from blurfleet.api.rollout import KnownGood, Ops, RolloutStatus
+from blurfleet_operator.decide.choice import known_good_for
+from blurfleet_operator.decide.observation import NodeView, Observation, instant
+
+_KEPT_PER_CLASS = 5
+
+
+def is_new(given: str | None, acted: str | None) -> bool:
+    """Tell whether a token asks for something: removing a token does nothing."""
+    return given is not None and given != acted
+
+
+def starting(obs: Observation) -> bool:
+    """Tell whether the spec asks for an attempt that has not begun: another set, or a new retry token."""
+    spec, status = obs.rollout.spec, obs.rollout.status
+    return status.set != spec.engine_set or is_new(spec.ops.retry, status.acted.retry)
+
+
+def begin(obs: Observation, selected: tuple[NodeView, ...], now: float) -> RolloutStatus:
+    """Return the status at the begin of an attempt.
+
+    A retry of the same set keeps the wave it was in, and Promoted stays Promoted: only latches and verdicts are new.
+    """
+    rollout = obs.rollout
+    spec, status = rollout.spec, rollout.status
+    same = status.set == spec.engine_set
+    origin = status.attempt.split("/")[1] if same and status.attempt.count("/") >= 2 else str(rollout.generation)
+    going_on = same and status.outcome in ("", "Promoted")
+    stamp = timestamp(now)
+    return status.model_copy(
+        update={
+            "set": spec.engine_set,
+            "attempt": f"{rollout.uid or rollout.name}/{origin}/{spec.ops.retry or ''}",
+            "outcome": status.outcome if going_on else "",
+            "wave_index": min(status.wave_index, len(spec.waves) - 1) if going_on else 0,
+            "wave_started": stamp,
+            "wave_healthy_since": "",
+            "progress_at": stamp,
+            "gate_opened": -1,
+            "policy": obs.policies.get(spec.policy_ref, status.policy),
+            "policy_name": spec.policy_ref,
+            "reverted_classes": (),
+            "trips": (),
+            "tripped": 0,
+            "acted": status.acted.model_copy(update={"retry": spec.ops.retry or status.acted.retry}),
+            "known_good": adopted(obs, selected, status.known_good, stamp),
+        }
+    )
+
+
+def adopted(
+    obs: Observation, selected: tuple[NodeView, ...], known: tuple[KnownGood, ...], stamp: str
+) -> tuple[KnownGood, ...]:
+    """Return `known` with, for classes it does not cover, the set that earlier rollouts left on all nodes of the class.
+
+    A node's fallback belongs to the set that was last promoted there, so it tells; the primary may be an experiment.
+    """
+    found = list(known)
+    model = obs.rollout.spec.model
+    for device_class in sorted({n.device_class for n in selected}):
+        if known_good_for(known, device_class):
+            continue
+        entries = [n.wanted(model) for n in selected if n.device_class == device_class]
+        left = {e.fallback.set for e in entries if e is not None and e.primary is not None and e.fallback is not None}
+        served = all(n.serving_digest(model) for n in selected if n.device_class == device_class)
+        if len(left) == 1 and served and next(iter(left)) in obs.sets:
+            names = {e.policy_name for e in entries if e is not None}
+            policy = next(iter(names)) if len(names) == 1 else ""
+            found.append(KnownGood(device_class=device_class, set=left.pop(), policy_name=policy, at=stamp))
+    return tuple(found)
+
+
+def promoted(status: RolloutStatus, classes: tuple[str, ...], now: float) -> tuple[KnownGood, ...]:
+    """Return the known-good sets once the attempt's set is promoted on `classes`: it first, the one before renewed."""
+    stamp = timestamp(now)
+    kept: list[KnownGood] = [k for k in status.known_good if k.device_class not in classes]
+    for device_class in classes:
+        older = known_good_for(status.known_good, device_class, but=status.set)
+        head = [older[0].model_copy(update={"at": stamp})] if older else []
+        new = KnownGood(device_class=device_class, set=status.set, policy_name=status.policy_name, at=stamp)
+        kept += [new, *head, *older[1 : _KEPT_PER_CLASS - 1]]
+    return tuple(kept)
+
+
+def quick_classes(status: RolloutStatus, window: str, now: float) -> frozenset[str]:
+    """Return the classes on which the attempt's set was good within the rollback window: no canary is needed there.
+
+    The newest known-good set is good until now; an older one was until it was replaced.
+    """
+    found = set()
+    for device_class in {k.device_class for k in status.known_good}:
+        known = known_good_for(status.known_good, device_class)
+        for position, good in enumerate(known):
+            since = instant(good.at)
+            if good.set == status.set and (position == 0 or (since is not None and now - since <= seconds(window))):
+                found.add(device_class)
+    return frozenset(found)
+
+
+def obeyed(acted: Ops, **tokens: str | None) -> Ops:
+    """Return `acted` with the given tokens noted."""
+    return acted.model_copy(update={k: v for k, v in tokens.items() if v is not None})

@@ -1,0 +1,176 @@
+"""Why an attempt does not advance. A chain of named checks over the nodes reached; first one wins.
+
+Nothing here reverts: doubt holds, and only `failures` takes an engine away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blurfleet.api.nodeengine import CandidateStatus
+from blurfleet.reasons import Reason
+from blurfleet_operator.decide.failures import JUDGED, Scene
+from blurfleet_operator.decide.observation import Finding, NodeView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The nodes reached so far, the engine each is to serve, and what is known against going on."""
+
+    scene: Scene
+    reached: tuple[NodeView, ...]
+    wanted: dict[str, str]
+    tripped: tuple[str, ...]
+    paused: bool
+
+    def serves(self, node: NodeView) -> bool:
+        """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
+        digest = self.wanted.get(node.name, "")
+        return bool(digest) and node.reachable(self.scene.now) and node.serving_digest(self.scene.model) == digest
+
+    @property
+    def waiting(self) -> list[NodeView]:
+        """Return the reached nodes that do not serve it yet."""
+        return [n for n in self.reached if not self.serves(n)]
+
+
+Check = Callable[[Standing], Finding | None]
+
+
+def tripped(standing: Standing) -> Finding | None:
+    """No node is off its engine because of a trip."""
+    if not standing.tripped:
+        return None
+    names = ", ".join(standing.tripped)
+    return Finding(
+        reason=Reason.HOLD_TRIPPED, message=f"tripped on {names}; no further node until retry or another set"
+    )
+
+
+def suspects(standing: Standing) -> Finding | None:
+    """No node fails golden frames with its oracle as well: that is the node, not the engine."""
+    return _first(
+        standing,
+        lambda c: c.phase == "GoldenFailed" and c.oracle_passed is False,
+        Reason.HOLD_NODE_SUSPECT,
+        "engine and oracle both fail golden frames; look at the node",
+    )
+
+
+def failed_loads(standing: Standing) -> Finding | None:
+    """No candidate failed to stage, load or fit."""
+    return _first(
+        standing,
+        lambda c: c.phase == "Failed" or (c.phase == "Refused" and c.reason not in JUDGED),
+        Reason.BLOCKED_BY_FAILED_LOAD,
+        "the candidate could not be loaded",
+    )
+
+
+def unreachable(standing: Standing) -> Finding | None:
+    """Every reached node was heard from."""
+    names = [n.name for n in standing.reached if not n.reachable(standing.scene.now)]
+    if not names:
+        return None
+    return Finding(reason=Reason.PARTIAL_FLEET, message=f"not heard from {', '.join(names)} for 90 s")
+
+
+def swap_proven(standing: Standing) -> Finding | None:
+    """No reached node says that it cannot swap."""
+    return _said_false(standing, "SwapProven", Reason.SWAP_NOT_PROVEN, "cannot prove a swap")
+
+
+def fallback_ready(standing: Standing) -> Finding | None:
+    """No reached node says that its fallback fails."""
+    return _said_false(standing, "FallbackReady", Reason.FALLBACK_NOT_PROVEN, "has no proven fallback")
+
+
+def is_paused(standing: Standing) -> Finding | None:
+    """The rollout is not paused."""
+    return Finding(reason=Reason.PAUSED, message="spec.paused is true") if standing.paused else None
+
+
+def oracle_missing(standing: Standing) -> Finding | None:
+    """A golden failure can be told apart: the oracle ran."""
+    return _first(
+        standing,
+        lambda c: c.phase == "GoldenFailed" and c.oracle_passed is None,
+        Reason.ORACLE_UNAVAILABLE,
+        "golden frames failed, but the oracle did not run: engine and node cannot be told apart",
+    )
+
+
+def enough_samples(standing: Standing) -> Finding | None:
+    """No candidate waits for live samples, and none claims proof without them."""
+    return _first(
+        standing,
+        lambda c: c.phase in ("Shadowing", "Proven") and c.samples_valid < c.samples_required and c.samples_valid > 0,
+        Reason.HOLD_INSUFFICIENT_SAMPLES,
+        "too few valid live samples",
+    )
+
+
+def any_data(standing: Standing) -> Finding | None:
+    """No candidate waits for its first live sample."""
+    return _first(
+        standing,
+        lambda c: c.phase in ("Shadowing", "Proven") and c.samples_required > 0 and c.samples_valid == 0,
+        Reason.HOLD_NO_DATA,
+        "no valid live sample yet",
+    )
+
+
+def conclusive(standing: Standing) -> Finding | None:
+    """No reached node calls its analysis inconclusive."""
+    for node in standing.reached:
+        said = node.said(standing.scene.model, "AnalysisConclusive")
+        if said is not None and said.status != "True":
+            return Finding(reason=said.reason, message=f"{node.name}: {said.message or 'analysis is inconclusive'}")
+    return None
+
+
+# What stops new candidates and promotions on every node, and what only stops the wave from being called done.
+STOPS: tuple[Check, ...] = (tripped, is_paused)
+CHAIN: tuple[Check, ...] = (
+    tripped,
+    suspects,
+    failed_loads,
+    oracle_missing,
+    unreachable,
+    swap_proven,
+    fallback_ready,
+    is_paused,
+    any_data,
+    enough_samples,
+    conclusive,
+)
+
+
+def first_hold(standing: Standing, chain: tuple[Check, ...] = CHAIN) -> Finding | None:
+    """Return the first reason of `chain` to hold, None where there is none."""
+    for check in chain:
+        found = check(standing)
+        if found is not None:
+            return found
+    return None
+
+
+def _first(standing: Standing, holds: Callable[[CandidateStatus], bool], reason: Reason, words: str) -> Finding | None:
+    for node in standing.waiting:
+        candidate = standing.scene.judged(node)
+        if candidate is not None and holds(candidate):
+            detail = candidate.message or candidate.reason
+            samples = (
+                f" ({candidate.samples_valid}/{candidate.samples_required} valid)" if candidate.samples_required else ""
+            )
+            return Finding(reason=reason, message=f"{node.name}: {words}{samples}: {detail}")
+    return None
+
+
+def _said_false(standing: Standing, kind: str, reason: Reason, words: str) -> Finding | None:
+    for node in standing.reached:
+        said = node.said(standing.scene.model, kind)
+        if said is not None and said.status == "False":
+            return Finding(reason=reason, message=f"{node.name} {words}: {said.message or said.reason}")
+    return None

@@ -1,0 +1,235 @@
+"""What one node is told about the model. Every branch returns the whole entry, or the one it has: no half changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blurfleet.api.base import seconds
+from blurfleet.api.contract import DEFAULT_CONTRACT
+from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeModel
+from blurfleet.api.policy import PolicySpec
+from blurfleet.api.rollout import RolloutStatus
+from blurfleet_operator.decide.choice import best, known_good_for, quarantined_digests, revert_target
+from blurfleet_operator.decide.observation import NodeView, Observation, instant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The attempt as the nodes feel it."""
+
+    obs: Observation
+    status: RolloutStatus
+    reached: frozenset[str]
+    tripped: frozenset[str]
+    may_assign: bool
+    may_promote: bool
+    quick: frozenset[str]
+    now: float
+
+    @property
+    def model(self) -> str:
+        """Return the model's name."""
+        return self.obs.rollout.spec.model
+
+    def refused(self, node: NodeView) -> frozenset[str]:
+        """Return the digests quarantined for the node."""
+        return quarantined_digests(self.obs.quarantines, node.device_class) | frozenset(node.spec.quarantined)
+
+
+def plan_node(plan: Plan, node: NodeView) -> NodeModel | None:
+    """Return the node's entry for the model, None where it is told nothing about it."""
+    has = node.wanted(plan.model)
+    if node.device_class in plan.status.reverted_classes or plan.status.outcome == "Aborted":
+        return _reverted(plan, node, has)
+    if plan.status.outcome == "RolledBack":
+        return _finished(plan, node, has)
+    if node.name not in plan.reached or (not node.reachable(plan.now) and has is None):
+        return _spared(plan, node, has)
+    return _advanced(plan, node, has)
+
+
+def _advanced(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
+    want = best(plan.obs.sets, plan.status.set, node, plan.refused(node))
+    if want is None:
+        return _spared(plan, node, has)
+    primary = has.primary if has else None
+    if primary is not None and primary.digest == want.digest:
+        return _entry(plan, node, primary=want, candidate=None)
+    if node.device_class in plan.quick and plan.may_promote:
+        return _entry(plan, node, primary=want, candidate=None)
+    # A node that serves nothing starts with the set's FP32: there must be something to shadow, and to fall back to.
+    step = want if primary is not None else best(plan.obs.sets, plan.status.set, node, plan.refused(node), fp32=True)
+    if step is None:
+        return _spared(plan, node, has)
+    if plan.may_promote and proven(plan, node, step):
+        after = want if step.digest != want.digest else None
+        return _entry(plan, node, primary=step, candidate=after if plan.may_assign else None)
+    given = has.candidate if has else None
+    if given is not None and given.digest == step.digest and has is not None and has.attempt == plan.status.attempt:
+        return _entry(plan, node, primary=_kept(plan, node, has), candidate=step)
+    swap = node.said(plan.model, "SwapProven")
+    if plan.may_assign and not (primary is not None and swap is not None and swap.status == "False"):
+        return _entry(plan, node, primary=_kept(plan, node, has), candidate=step)
+    return _spared(plan, node, has)
+
+
+def proven(plan: Plan, node: NodeView, engine: EngineRef) -> bool:
+    """Tell whether `node` proved `engine` in this attempt on enough valid samples, and stands on a ready fallback.
+
+    An FP32 candidate is its own oracle: in shadow it would be compared with itself, so golden frames are its proof.
+    """
+    candidate = node.candidate(plan.model, engine.digest, plan.status.attempt)
+    has = node.wanted(plan.model)
+    if candidate is None or has is None or not node.reachable(plan.now) or has.attempt != plan.status.attempt:
+        return False
+    given = has.candidate
+    if given is None or given.digest != engine.digest:
+        return False
+    ready = node.said(plan.model, "FallbackReady")
+    if ready is not None and ready.status == "False":
+        return False
+    if engine.precision == "FP32" and candidate.phase in ("GoldenPassed", "Shadowing", "Proven"):
+        return True
+    fallback_proven = ready is not None and ready.status == "True"
+    return candidate.phase == "Proven" and candidate.samples_valid >= candidate.samples_required and fallback_proven
+
+
+def _kept(plan: Plan, node: NodeView, has: NodeModel | None) -> EngineRef | None:
+    """Return the primary that stays while a candidate is tried, never one that tripped or is quarantined.
+
+    A new attempt clears the node's latch, so a primary that tripped must not be left in place under it.
+    """
+    primary = has.primary if has else None
+    if primary is None:
+        return None
+    observed = node.observed(plan.model)
+    trip = observed.last_trip if observed else None
+    latched = (
+        trip is not None and trip.latched and trip.digest == primary.digest and trip.attempt != plan.status.attempt
+    )
+    if primary.digest not in plan.refused(node) and not latched:
+        return primary
+    target = revert_target(
+        plan.obs.sets, plan.status.known_good, node, plan.refused(node) | {primary.digest}, away_from=plan.status.set
+    )
+    return target[1] if target else None
+
+
+def _reverted(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
+    target = revert_target(plan.obs.sets, plan.status.known_good, node, plan.refused(node), away_from=plan.status.set)
+    if target is not None:
+        good, engine = target
+        return _entry(plan, node, primary=engine, candidate=None, policy_name=good.policy_name)
+    if has is None:
+        return None
+    # Nothing was ever known good: what was served goes to the set's own FP32, what was only tried goes away.
+    own = best(plan.obs.sets, plan.status.set, node, plan.refused(node), fp32=True) if has.primary else None
+    return _entry(plan, node, primary=own, candidate=None)
+
+
+def _finished(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
+    """Leave an untouched class as it is; a candidate under test is dropped once its verdict is in."""
+    kept = _spared(plan, node, has)
+    if kept is None or kept.candidate is None or pending(plan, node, kept):
+        return kept
+    return _without_candidate(plan, node, kept)
+
+
+def _without_candidate(plan: Plan, node: NodeView, has: NodeModel) -> NodeModel:
+    """Return the entry with golden frames and oracle of the primary's own set again."""
+    source = plan.obs.sets.get(has.primary.set) if has.primary else None
+    oracle = best(plan.obs.sets, has.primary.set, node, plan.refused(node), fp32=True) if has.primary else None
+    return has.model_copy(update={"candidate": None, "oracle": oracle, "golden": source.golden if source else None})
+
+
+def pending(plan: Plan, node: NodeView, has: NodeModel) -> bool:
+    """Tell whether the node still tests its candidate of this attempt."""
+    if has.candidate is None or has.attempt != plan.status.attempt or not node.reachable(plan.now):
+        return False
+    since = instant(plan.status.progress_at)
+    if since is None or plan.now - since > seconds(plan.obs.rollout.spec.progress_deadline):
+        return False
+    candidate = node.candidate(plan.model, has.candidate.digest, plan.status.attempt)
+    return candidate is None or candidate.phase in ("Staging", "Loading", "Golden")
+
+
+def _spared(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
+    """Return the entry as it is, save engines that are quarantined and a candidate of an attempt that is over."""
+    if has is None:
+        return None
+    bad = plan.refused(node)
+    if has.candidate is not None and has.attempt != plan.status.attempt:
+        has = _without_candidate(plan, node, has)
+    if has.primary is not None and has.primary.digest in bad:
+        target = revert_target(plan.obs.sets, plan.status.known_good, node, bad, away_from="")
+        if target is not None:
+            return _entry(plan, node, primary=target[1], candidate=None, policy_name=target[0].policy_name)
+    return scrubbed(has, bad)
+
+
+def _entry(
+    plan: Plan, node: NodeView, *, primary: EngineRef | None, candidate: EngineRef | None, policy_name: str = ""
+) -> NodeModel:
+    judged = candidate or primary
+    source = plan.obs.sets.get(judged.set) if judged else None
+    has = node.wanted(plan.model)
+    policy = plan.obs.policies.get(policy_name) if policy_name else None
+    ref = source.contract_ref if source else ""
+    return NodeModel(
+        name=plan.model,
+        attempt=plan.status.attempt,
+        primary=primary,
+        fallback=_fallback(plan, node, primary, has),
+        candidate=candidate,
+        oracle=best(plan.obs.sets, judged.set, node, plan.refused(node), fp32=True) if judged else None,
+        golden=source.golden if source else None,
+        policy=policy or plan.status.policy or PolicySpec(),
+        policy_name=policy_name if policy else plan.status.policy_name,
+        contract=plan.obs.contracts.get(ref, has.contract if has else DEFAULT_CONTRACT),
+        contract_hash=plan.obs.contract_hashes.get(ref, has.contract_hash if has else ""),
+    )
+
+
+def _fallback(plan: Plan, node: NodeView, primary: EngineRef | None, has: NodeModel | None) -> EngineRef | None:
+    """Return the FP32 to swap to: the newest promoted set's that is usable, else the attempt's own.
+
+    Once the attempt is Promoted its set is the newest promoted one. A class that goes back has lost the set from its
+    list, so that primary and fallback come from the same known-good set.
+    """
+    bad = plan.refused(node)
+    reverting = node.device_class in plan.status.reverted_classes or plan.status.outcome == "Aborted"
+    away = plan.status.set if reverting else ""
+    for good in known_good_for(plan.status.known_good, node.device_class, but=away):
+        engine = best(plan.obs.sets, good.set, node, bad, fp32=True)
+        if engine is not None:
+            return engine
+    kept = has.fallback if has else None
+    if kept is not None and kept.digest not in bad and kept.set not in plan.obs.sets:
+        return kept
+    if reverting and primary is None:
+        return None
+    return best(plan.obs.sets, plan.status.set, node, bad, fp32=True)
+
+
+def scrubbed(entry: NodeModel, bad: frozenset[str]) -> NodeModel:
+    """Return `entry` without quarantined engines: a bad primary gives way to the fallback, any other to nothing."""
+
+    def allowed(engine: EngineRef | None) -> EngineRef | None:
+        return engine if engine is not None and engine.digest not in bad else None
+
+    fallback = allowed(entry.fallback)
+    return entry.model_copy(
+        update={
+            "primary": allowed(entry.primary) or (fallback if entry.primary is not None else None),
+            "fallback": fallback,
+            "candidate": allowed(entry.candidate),
+            "oracle": allowed(entry.oracle),
+        }
+    )
+
+
+def scrub_spec(spec: NodeEngineSpec, bad: frozenset[str]) -> NodeEngineSpec:
+    """Return the node's spec with `bad` listed as quarantined and in no entry."""
+    return spec.model_copy(
+        update={"quarantined": tuple(sorted(bad)), "models": tuple(scrubbed(m, bad) for m in spec.models)}
+    )

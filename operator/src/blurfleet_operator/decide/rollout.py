@@ -1,0 +1,268 @@
+"""The decision about one rollout: observe, in this order, what it may do, what went wrong, what holds, what comes next.
+
+    acceptance -> begin (set, retry) -> abort -> failures (class goes back) -> holds -> wave -> node plans -> conditions
+
+Trips and failed golden frames are looked at in every phase: no refused spec, manual gate or pause mutes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from blurfleet.api.base import seconds
+from blurfleet.api.meta import timestamp
+from blurfleet.api.nodeengine import NodeModel
+from blurfleet.api.quarantine import QuarantineSpec
+from blurfleet.api.rollout import RolloutStatus
+from blurfleet.reasons import Reason
+from blurfleet_operator.decide import attempt, choice, failures, holds, nodeplan, waves
+from blurfleet_operator.decide.acceptance import Asked, refusal
+from blurfleet_operator.decide.conditions import Shown, conditions_for
+from blurfleet_operator.decide.observation import Decision, Finding, NodeView, Observation, Said, instant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The attempt half-way through a decision."""
+
+    obs: Observation
+    now: float
+    selected: tuple[NodeView, ...]
+    status: RolloutStatus
+    refused: Finding | None = None
+    events: tuple[Said, ...] = ()
+    quarantines: tuple[QuarantineSpec, ...] = ()
+
+    @property
+    def reached(self) -> tuple[NodeView, ...]:
+        """Return the nodes the attempt has come to."""
+        spec = self.obs.rollout.spec
+        index = len(spec.waves) - 1 if self.status.outcome == "Promoted" else self.status.wave_index
+        names = waves.reached(spec.waves, index, self.selected)
+        return tuple(n for n in self.selected if n.name in names)
+
+    def scene(self) -> failures.Scene:
+        """Return the attempt's nodes and digests."""
+        return failures.Scene(
+            model=self.obs.rollout.spec.model,
+            attempt=self.status.attempt,
+            rollout=f"{self.obs.rollout.namespace}/{self.obs.rollout.name}",
+            set_name=self.status.set,
+            nodes=self.selected,
+            digests=_digests(self.obs, self.status.set),
+            now=self.now,
+        )
+
+    def standing(self) -> holds.Standing:
+        """Return where the reached nodes stand."""
+        scene = self.scene()
+        wanted = {}
+        for node in self.reached:
+            bad = choice.quarantined_digests(self.obs.quarantines, node.device_class)
+            engine = choice.best(self.obs.sets, self.status.set, node, bad)
+            wanted[node.name] = engine.digest if engine else ""
+        return holds.Standing(
+            scene=scene,
+            reached=self.reached,
+            wanted=wanted,
+            tripped=failures.tripped_nodes(scene, self.status.trips),
+            paused=self.obs.rollout.spec.paused,
+        )
+
+
+def decide(obs: Observation, now: float) -> Decision:
+    """Return what to write about one rollout. `now` is in seconds since the epoch."""
+    selected = tuple(n for n in obs.nodes if n.known_class and choice.selects(obs.rollout.spec.selector, n))
+    status = obs.rollout.status
+    last = len(obs.rollout.spec.waves) - 1
+    status = status.model_copy(update={"wave_index": min(status.wave_index, last)})
+    step = _accept(Step(obs=obs, now=now, selected=selected, status=status))
+    if step.refused is not None and step.refused.reason is Reason.MODEL_OWNED:
+        return _shown(step, {})
+    step = _abort(step)
+    step = _fail(step)
+    step = _advance(step)
+    return _shown(step, _plans(step))
+
+
+def _digests(obs: Observation, set_name: str) -> Mapping[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for variant in obs.sets[set_name].variants if set_name in obs.sets else ():
+        device_class = variant.target.device_class
+        found[device_class] = found.get(device_class, frozenset()) | {variant.artifact.digest}
+    return found
+
+
+def _with(step: Step, *, say: Said | None = None, **changes: object) -> Step:
+    """Return the step with fields of its status changed and one more event."""
+    events = step.events if say is None else (*step.events, say)
+    return replace(step, status=step.status.model_copy(update=changes), events=events)
+
+
+def _accept(step: Step) -> Step:
+    obs, status = step.obs, step.status
+    begins = attempt.starting(obs)
+    found = refusal(Asked(obs=obs, selected=step.selected, starting=begins, now=step.now))
+    if found is not None:
+        return replace(step, refused=found)
+    if begins:
+        fresh = attempt.begin(obs, step.selected, step.now)
+        reason = Reason.RETRYING if status.set == obs.rollout.spec.engine_set else Reason.ACCEPTED
+        words = Said(reason=reason, message=f"attempt {fresh.attempt} with set {fresh.set}")
+        return _with(replace(step, status=fresh), say=words)
+    if status.policy_name != obs.rollout.spec.policy_ref:
+        name = obs.rollout.spec.policy_ref
+        return _with(step, policy=obs.policies[name], policy_name=name)
+    return step
+
+
+def _abort(step: Step) -> Step:
+    token = step.obs.rollout.spec.ops.abort
+    if not attempt.is_new(token, step.status.acted.abort):
+        return step
+    good = tuple(k for k in step.status.known_good if k.set != step.status.set)
+    return _with(
+        step,
+        outcome="Aborted",
+        progress_at=timestamp(step.now),
+        acted=attempt.obeyed(step.status.acted, abort=token),
+        known_good=good,
+        say=Said(reason=Reason.ABORTED, message=f"abort {token}: back to the known-good set", type="Warning"),
+    )
+
+
+def _fail(step: Step) -> Step:
+    scene = step.scene()
+    trips = failures.note_trips(scene, step.status.trips)
+    for note in trips:
+        if note not in step.status.trips:
+            words = f"{note.node} tripped on {note.digest}: {note.reason}"
+            step = _with(step, say=Said(reason=Reason.TRIPPED, message=words, type="Warning"))
+    step = _with(step, trips=trips)
+    rule = step.obs.rollout.spec.correlation
+    already = step.status.reverted_classes
+    for failure in failures.class_failures(scene, trips, rule, step.obs.quarantines, already):
+        step = _revert(step, failure, scene.rollout)
+    return step
+
+
+def _revert(step: Step, failure: failures.ClassFailure, rollout: str) -> Step:
+    status = step.status
+    known = tuple(k for k in status.known_good if (k.device_class, k.set) != (failure.device_class, status.set))
+    fresh = (failure.quarantine(rollout),) if failure.digest else ()
+    obs = replace(step.obs, quarantines=(*step.obs.quarantines, *fresh))
+    return _with(
+        replace(step, obs=obs, quarantines=(*step.quarantines, *fresh)),
+        outcome=status.outcome if status.outcome == "Aborted" else "RolledBack",
+        reverted_classes=tuple(sorted({*status.reverted_classes, failure.device_class})),
+        known_good=known,
+        progress_at=timestamp(step.now),
+        say=Said(reason=failure.reason, message=f"{failure.device_class}: {failure.message}", type="Warning"),
+    )
+
+
+def _advance(step: Step) -> Step:
+    """Move to the next wave, or to Promoted, when every reached node serves and nothing holds."""
+    spec, status = step.obs.rollout.spec, step.status
+    token = spec.ops.promote
+    if attempt.is_new(token, status.acted.promote):
+        step = _with(step, gate_opened=status.wave_index, acted=attempt.obeyed(status.acted, promote=token))
+    standing = step.standing()
+    step = _progress(step, standing)
+    if step.refused is not None or step.status.outcome or not step.status.set:
+        return step
+    if standing.waiting or not standing.reached or holds.first_hold(standing) is not None:
+        return _with(step, wave_healthy_since="")
+    if not step.status.wave_healthy_since:
+        step = _with(step, wave_healthy_since=timestamp(step.now))
+    if soak_left(step) > 0 or gate_closed(step):
+        return step
+    return _next_wave(step)
+
+
+def _progress(step: Step, standing: holds.Standing) -> Step:
+    """Note when more nodes serve than before: the deadline counts from there."""
+    serving = sum(standing.serves(n) for n in standing.reached)
+    before = int(step.status.nodes.split("/")[0])
+    total = len(waves.covered(step.obs.rollout.spec.waves, step.selected))
+    moved = timestamp(step.now) if serving > before else step.status.progress_at
+    return _with(step, nodes=f"{serving}/{total}", tripped=len(standing.tripped), progress_at=moved)
+
+
+def soak_left(step: Step) -> float:
+    """Return the seconds the wave still has to stay healthy; 0 once `ops.promote` opened it."""
+    since = instant(step.status.wave_healthy_since)
+    if step.status.gate_opened == step.status.wave_index:
+        return 0.0
+    soak = seconds(step.obs.rollout.spec.waves[step.status.wave_index].soak)
+    return soak if since is None else max(0.0, since + soak - step.now)
+
+
+def gate_closed(step: Step) -> bool:
+    """Tell whether the wave waits for a person."""
+    wave = step.obs.rollout.spec.waves[step.status.wave_index]
+    return wave.gate == "Manual" and step.status.gate_opened != step.status.wave_index
+
+
+def _next_wave(step: Step) -> Step:
+    spec, index = step.obs.rollout.spec, step.status.wave_index
+    stamp = timestamp(step.now)
+    if index + 1 < len(spec.waves):
+        words = f"wave {spec.waves[index].name} is done; {spec.waves[index + 1].name} begins"
+        return _with(
+            step,
+            wave_index=index + 1,
+            wave_started=stamp,
+            wave_healthy_since="",
+            progress_at=stamp,
+            say=Said(reason=Reason.WAVE_IN_PROGRESS, message=words),
+        )
+    classes = tuple(sorted({n.device_class for n in step.reached}))
+    words = f"set {step.status.set} is served by all {len(step.reached)} nodes"
+    return _with(
+        step,
+        outcome="Promoted",
+        progress_at=stamp,
+        known_good=attempt.promoted(step.status, classes, step.now),
+        say=Said(reason=Reason.PROMOTED, message=words),
+    )
+
+
+def _plans(step: Step) -> dict[str, NodeModel]:
+    if not step.status.set or step.status.set not in step.obs.sets:
+        return {}
+    standing = step.standing()
+    stopped = holds.first_hold(standing, holds.STOPS) is not None or step.refused is not None
+    plan = nodeplan.Plan(
+        obs=step.obs,
+        status=step.status,
+        reached=frozenset(n.name for n in step.reached),
+        tripped=frozenset(standing.tripped),
+        may_assign=not stopped,
+        may_promote=not stopped,
+        quick=attempt.quick_classes(step.status, step.obs.rollout.spec.rollback_window, step.now),
+        now=step.now,
+    )
+    found = {n.name: nodeplan.plan_node(plan, n) for n in step.selected}
+    return {name: entry for name, entry in found.items() if entry is not None}
+
+
+def _shown(step: Step, models: Mapping[str, NodeModel]) -> Decision:
+    shown = Shown(
+        obs=step.obs,
+        status=step.status,
+        standing=step.standing(),
+        selected=step.selected,
+        models=models,
+        refused=step.refused,
+        begins=step.refused is not None and attempt.starting(step.obs),
+        soak_left=soak_left(step) if step.status.set else 0.0,
+        gate_closed=bool(step.status.set) and gate_closed(step),
+        now=step.now,
+    )
+    status, said, requeue = conditions_for(shown)
+    # A transition that was already said with its own words is not said again.
+    told = {e.reason for e in step.events}
+    events = (*step.events, *(e for e in said if e.reason not in told))
+    return Decision(status=status, models=models, quarantines=step.quarantines, events=events, requeue_after=requeue)

@@ -1,0 +1,195 @@
+"""One pass: read the store, decide about every object, write only what differs.
+
+Quarantines are written before nodes are told anything and nodes before the rollout's status: a pass that dies half-way
+leaves what the next one completes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from blurfleet.api.base import Model
+from blurfleet.api.contract import ContractSpec, ContractStatus
+from blurfleet.api.kinds import Resource
+from blurfleet.api.meta import ObjectMeta
+from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
+from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.contract import contract_hash
+from blurfleet.errors import BlurfleetError
+from blurfleet.identity import digest12
+from blurfleet.reasons import Reason
+from blurfleet.store.port import Event, Ref, Store
+from blurfleet_operator.decide import housekeeping, verdicts
+from blurfleet_operator.decide.choice import quarantined_digests
+from blurfleet_operator.decide.nodeplan import scrub_spec
+from blurfleet_operator.decide.observation import Decision, NodeView, RolloutView
+from blurfleet_operator.decide.rollout import decide
+from blurfleet_operator.observe import World, observation, read_world
+
+SOURCE = "controller"
+_LONGEST_WAIT_S = 60.0
+_log = structlog.get_logger("blurfleet.controller")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What a pass did: how many writes, how many objects could not be handled, and when to look again."""
+
+    writes: int
+    failures: int
+    requeue_after: float
+
+
+class _Writer:
+    """Writes to the store, only what differs; a refused or conflicting write is logged and left to the next pass."""
+
+    def __init__(self, store: Store, now: float) -> None:
+        self._store = store
+        self._now = now
+        self.writes = 0
+        self.failures = 0
+
+    def status(self, resource: Resource, status: Model) -> None:
+        if status != resource.status:
+            ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+            self.attempt(lambda: self._store.write_status(ref, status), str(ref))
+
+    def apply(self, resource: Resource) -> None:
+        self.attempt(lambda: self._store.apply(resource), resource.key)
+
+    def delete(self, resource: Resource) -> None:
+        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        self.attempt(lambda: self._store.delete(ref), str(ref))
+
+    def say(self, ref: Ref, reason: Reason, message: str, *, warning: bool) -> None:
+        event = Event(
+            involved=ref,
+            reason=reason,
+            message=message,
+            type="Warning" if warning else "Normal",
+            at=self._now,
+            source=SOURCE,
+        )
+        self.attempt(lambda: self._store.record(event), str(ref))
+
+    def attempt(self, write: Callable[[], object], where: str) -> None:
+        try:
+            write()
+            self.writes += 1
+        except BlurfleetError as error:
+            self.failures += 1
+            _log.warning("write refused", where=where, reason=error.reason.value, message=error.message)
+
+
+def reconcile(store: Store, now: float) -> Pass:
+    """Bring the store one step closer to what its rollouts ask for. Raises StoreError where it cannot be read at all.
+
+    Idempotent: when nothing changed nothing is written. `now` is in seconds since the epoch.
+    """
+    world = read_world(store, now)
+    writer = _Writer(store, now)
+    _tell_broken(world, writer)
+    nodes = {n.name: n for n in world.nodes}
+    quarantines = world.quarantines
+    decided: list[tuple[RolloutView, Decision]] = []
+    for rollout in world.rollouts:
+        try:
+            decision = decide(observation(world, rollout, tuple(nodes.values()), quarantines), now)
+        except (BlurfleetError, ValueError, KeyError, AssertionError) as error:
+            # One object that no rule foresaw must not stop the fleet; it is named and tried again.
+            writer.failures += 1
+            _log.exception(
+                "rollout could not be decided", rollout=f"{rollout.namespace}/{rollout.name}", error=str(error)
+            )
+            continue
+        quarantines = (*quarantines, *decision.quarantines)
+        for name, entry in decision.models.items():
+            nodes[name] = _told(nodes[name], entry)
+        decided.append((rollout, decision))
+    _write_quarantines(decided, writer)
+    _write_nodes(world, nodes, quarantines, writer)
+    _write_rollouts(world, decided, writer)
+    _write_verdicts(world, writer)
+    _keep_house(world, quarantines, writer)
+    waits = [d.requeue_after for _, d in decided]
+    return Pass(writes=writer.writes, failures=writer.failures, requeue_after=min([_LONGEST_WAIT_S, *waits]))
+
+
+def _told(node: NodeView, entry: NodeModel) -> NodeView:
+    models = {m.name: m for m in node.spec.models} | {entry.name: entry}
+    return replace(node, spec=node.spec.model_copy(update={"models": tuple(models.values())}))
+
+
+def _tell_broken(world: World, writer: _Writer) -> None:
+    for broken in world.broken:
+        writer.say(broken.ref, broken.error.reason, str(broken.error), warning=True)
+
+
+def quarantine_resource(spec: QuarantineSpec) -> Resource:
+    """Return the object of a quarantine, named by digest and class: the same fault makes the same object."""
+    name = f"{digest12(spec.digest)}-{spec.device_class or 'all'}"
+    return Resource(kind="EngineQuarantine", meta=ObjectMeta(name=name), spec=spec, status=QuarantineStatus())
+
+
+def _write_quarantines(decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer) -> None:
+    for _, decision in decided:
+        for spec in decision.quarantines:
+            writer.apply(quarantine_resource(spec))
+
+
+def _write_nodes(
+    world: World, nodes: dict[str, NodeView], quarantines: tuple[QuarantineSpec, ...], writer: _Writer
+) -> None:
+    for resource in world.of("NodeEngine"):
+        node = nodes[resource.meta.name]
+        if not node.known_class:
+            continue
+        spec: NodeEngineSpec = scrub_spec(node.spec, quarantined_digests(quarantines, node.device_class))
+        if spec != resource.spec:
+            writer.apply(replace(resource, spec=spec))
+
+
+def _write_rollouts(world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer) -> None:
+    resources = {(r.meta.namespace, r.meta.name): r for r in world.of("EngineRollout")}
+    for rollout, decision in decided:
+        resource = resources[(rollout.namespace, rollout.name)]
+        writer.status(resource, decision.status)
+        ref = Ref(kind="EngineRollout", name=rollout.name, namespace=rollout.namespace)
+        for said in decision.events:
+            writer.say(ref, said.reason, said.message, warning=said.type == "Warning")
+
+
+def _write_verdicts(world: World, writer: _Writer) -> None:
+    known = {r.key for r in world.of("QualityRun")}
+    current = [run for r in world.rollouts for n in world.nodes for run in verdicts.verdicts(r, n, world.now)]
+    for run in {r.key: r for r in current}.values():
+        if run.key not in known:
+            writer.apply(run)
+    for run in verdicts.outdated(world.of("QualityRun"), frozenset(r.key for r in current), world.now):
+        writer.delete(run)
+
+
+def _keep_house(world: World, quarantines: tuple[QuarantineSpec, ...], writer: _Writer) -> None:
+    for resource in world.of("QualityPolicy"):
+        writer.status(resource, housekeeping.policy_status(resource, world.now))
+    for resource in world.of("PreprocessContract"):
+        assert isinstance(resource.spec, ContractSpec)
+        digest = contract_hash(resource.spec)
+        writer.status(resource, ContractStatus(observed_generation=resource.meta.generation, hash=digest))
+    for resource in world.of("EngineSet"):
+        contracts = {
+            r.meta.name: r for r in world.of("PreprocessContract") if r.meta.namespace == resource.meta.namespace
+        }
+        status = housekeeping.set_status(resource, world.nodes, quarantines, contracts, world.now)
+        writer.status(resource, status)
+    for resource in world.of("EngineQuarantine"):
+        assert isinstance(resource.spec, QuarantineSpec)
+        if housekeeping.expired(resource.spec, world.now):
+            writer.delete(resource)
+            ref = Ref(kind=resource.kind, name=resource.meta.name)
+            writer.say(ref, Reason.QUARANTINE_EXPIRED, f"expired at {resource.spec.expiry}", warning=False)
+        else:
+            writer.status(resource, housekeeping.quarantine_status(resource, world.of("EngineSet")))
