@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from blurfleet.api.nodeengine import Figure
 from blurfleet.api.policy import MetricName
-from blurfleet.quality.metrics import Measurement
+from blurfleet.quality.metrics import Figures, Measurement
 from blurfleet.quality.rules import BoundRule
-from blurfleet.quality.verdict import Mark, Verdict, badness, worst
+from blurfleet.quality.verdict import Mark, Verdict, badness, judge, worst
 from blurfleet.reasons import Reason
 
 
@@ -39,7 +39,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenVerdict:
-    """The outcome of the gate. `warnings` are breached rules that only warn; `decisive` is the rule behind the reason."""
+    """The outcome of the gate. `warnings` are breached rules that only warn; `decisive` is the reason's rule."""
 
     verdict: Verdict
     reason: Reason
@@ -67,74 +67,71 @@ def number_text(value: float) -> str:
 
 
 def judge_golden(rules: tuple[BoundRule, ...], measurements: Mapping[str, Measurement]) -> GoldenVerdict:
-    """Return the verdict over all frames (`measurements`: frame name -> figures).
+    """Return the verdict over all frames (`measurements`: frame name -> figures), see `judge_frames`."""
+    frames = {name: m.figures() if m.judgeable else None for name, m in measurements.items()}
+    return judge_frames(rules, frames)
+
+
+def judge_frames(rules: tuple[BoundRule, ...], frames: Mapping[str, Figures | None]) -> GoldenVerdict:
+    """Return the verdict over all frames (name -> figures, None where the reference itself was non-finite).
 
     A breach on any frame is Fail under a Swap rule, Inconclusive under a Hold rule and a warning under a Warn rule; a
     non-finite output is Fail whatever the rules say. The reason is the first in policy order of the worst verdict.
     Without frames or without a rule the outcome is Inconclusive.
     """
-    broken = [name for name, m in measurements.items() if m.non_finite > 0]
-    judged = tuple(_judge_rule(rule, measurements) for rule in rules)
+    judged = tuple(_judge_rule(rule, frames) for rule in rules)
     warnings = tuple(j.rule.reason for j in judged if j.breached and j.rule.action == "Warn")
+
+    def found(verdict: Verdict, reason: Reason, message: str, decisive: Judged | None = None) -> GoldenVerdict:
+        return GoldenVerdict(
+            verdict=verdict, reason=reason, message=message, judged=judged, decisive=decisive, warnings=warnings
+        )
+
+    broken = [name for name, figures in frames.items() if figures and _is_broken(figures)]
     if broken:
         decisive = next((j for j in judged if j.rule.metric is MetricName.NON_FINITE), None)
-        return GoldenVerdict(
-            verdict=Verdict.FAIL,
-            reason=Reason.NON_FINITE_OUTPUT,
-            message=f"NaN or Inf in the output on {broken[0]} and {len(broken) - 1} more frames",
-            judged=judged,
-            decisive=decisive,
-            warnings=warnings,
-        )
-    if not measurements or not judged:
-        reason = Reason.POLICY_WITHOUT_LIMITS if measurements else Reason.NO_DATA
-        message = "no golden frame" if not measurements else "no golden rule"
-        return GoldenVerdict(
-            verdict=Verdict.INCONCLUSIVE, reason=reason, message=message, judged=judged, decisive=None, warnings=()
-        )
+        message = f"NaN or Inf in the output on {len(broken)} of {len(frames)} frames, first on {broken[0]}"
+        return found(Verdict.FAIL, Reason.NON_FINITE_OUTPUT, message, decisive)
+    if not frames:
+        return found(Verdict.INCONCLUSIVE, Reason.NO_DATA, "no golden frame")
+    if not judged:
+        return found(Verdict.INCONCLUSIVE, Reason.POLICY_WITHOUT_LIMITS, "no golden rule")
     verdict = worst(j.verdict for j in judged)
     decisive = next((j for j in judged if j.verdict is verdict), None) if verdict is not Verdict.PASS else None
-    return GoldenVerdict(
-        verdict=verdict,
-        reason=decisive.reason if decisive else Reason.WITHIN_LIMITS,
-        message=_sentence(decisive, len(measurements)),
-        judged=judged,
-        decisive=decisive,
-        warnings=warnings,
-    )
+    reason = decisive.reason if decisive else Reason.WITHIN_LIMITS
+    return found(verdict, reason, _sentence(decisive, len(frames)), decisive)
 
 
-def _judge_rule(rule: BoundRule, measurements: Mapping[str, Measurement]) -> Judged:
-    value, frame, valid, breached, unjudgeable = None, "", 0, [], 0
-    for name, measurement in measurements.items():
-        figure = measurement.figures().get(rule.metric)
-        if not measurement.judgeable:
-            unjudgeable += 1
-            continue
-        mark = rule.mark(figure)
-        if figure is None or mark is Mark.INVALID:
-            continue
-        valid += 1
-        if mark is not Mark.PASS:
-            breached.append(name)
-        if value is None or badness(rule.metric, figure) > badness(rule.metric, value):
-            value, frame = figure, name
+def _is_broken(figures: Figures) -> bool:
+    count = figures.get(MetricName.NON_FINITE)
+    if count is not None and not (count <= 0):
+        return True
+    return any(judge(metric, value, 0.0) is Mark.FATAL for metric, value in figures.items())
+
+
+def _judge_rule(rule: BoundRule, frames: Mapping[str, Figures | None]) -> Judged:
+    values = {name: figures.get(rule.metric) for name, figures in frames.items() if figures is not None}
+    marks = {name: rule.mark(value) for name, value in values.items()}
+    valid = {n: v for n, v in values.items() if v is not None and marks[n] is not Mark.INVALID}
+    breached = tuple(name for name in valid if marks[name] is not Mark.PASS)
+    worst_frame = max(valid, key=lambda name: badness(rule.metric, valid[name]), default="")
     verdict, reason = Verdict.PASS, Reason.WITHIN_LIMITS
-    if breached and rule.action != "Warn":
-        verdict = Verdict.FAIL if rule.action == "Swap" else Verdict.INCONCLUSIVE
-        reason = rule.reason
-    elif unjudgeable and rule.action != "Warn":
-        verdict, reason = Verdict.INCONCLUSIVE, Reason.ORACLE_UNAVAILABLE
-    elif valid < rule.min_valid and rule.action != "Warn":
-        verdict, reason = Verdict.INCONCLUSIVE, Reason.INSUFFICIENT_SAMPLES
+    if rule.action != "Warn":
+        if breached:
+            verdict = Verdict.FAIL if rule.action == "Swap" else Verdict.INCONCLUSIVE
+            reason = rule.reason
+        elif len(values) < len(frames):
+            verdict, reason = Verdict.INCONCLUSIVE, Reason.ORACLE_UNAVAILABLE
+        elif len(valid) < rule.min_valid:
+            verdict, reason = Verdict.INCONCLUSIVE, Reason.INSUFFICIENT_SAMPLES
     return Judged(
         rule=rule,
         verdict=verdict,
         reason=reason,
-        value=value,
-        worst_frame=frame,
-        valid=valid,
-        breached=tuple(breached),
+        value=valid.get(worst_frame),
+        worst_frame=worst_frame,
+        valid=len(valid),
+        breached=breached,
     )
 
 

@@ -65,7 +65,8 @@ def step(
     entry = Entry(frame=sample.frame, at=now, marks="".join(marks))
     arrival = admit(find(state.streams, sample.stream, policy.rules), entry, policy.rules, period)
     streams, evicted = keep(state.streams, arrival.stream, policy.max_streams)
-    state = _count(replace(state, streams=streams), arrival.fate, evicted)
+    fate = arrival.fate if arrival.fate != "valid" or _drift_seen(policy, marks) else "sentinel"
+    state = _count(replace(state, streams=streams), fate, evicted)
     if arrival.fate != "valid":
         return state, GuardAction(message=f"{arrival.fate} frame")
     state = _learn(state, policy, marks, now)
@@ -113,13 +114,24 @@ def _count(state: GuardState, name: str, evicted: int = 0) -> GuardState:
     return replace(state, counters=replace(counters, evicted=counters.evicted + evicted))
 
 
+def _drift_seen(policy: GuardPolicy, marks: tuple[Mark, ...]) -> bool:
+    """Tell whether a figure against the oracle was judged: a sentinel alone says nothing about drift."""
+    drift = [mark for rule, mark in zip(policy.rules, marks, strict=True) if rule.metric not in SENTINELS]
+    return not drift or any(mark is not Mark.INVALID for mark in drift)
+
+
 def _learn(state: GuardState, policy: GuardPolicy, marks: tuple[Mark, ...], now: float) -> GuardState:
     before = state.valid_by_rule or (0,) * len(policy.rules)
     valid = tuple(n + (mark is not Mark.INVALID) for n, mark in zip(before, marks, strict=True))
+    state = replace(state, valid_by_rule=valid)
     breached = Mark.BREACH in marks
+    return _seen(state, breached, now) if breached or _drift_seen(policy, marks) else state
+
+
+def _seen(state: GuardState, breached: bool, now: float) -> GuardState:
     counters = replace(state.counters, breached=state.counters.breached + breached)
     recent = (state.recent + (Mark.BREACH if breached else Mark.PASS))[-RECENT_SAMPLES:]
-    return replace(state, valid_by_rule=valid, counters=counters, recent=recent, last_valid_at=now, stale=False)
+    return replace(state, counters=counters, recent=recent, last_valid_at=now, stale=False)
 
 
 def _trip(rule: BoundRule, sample: Sample, took: int, now: float) -> Trip:
@@ -154,8 +166,7 @@ def _fatal(
         trace=sample.trace,
         at=now,
     )
-    state = replace(_count(_count(state, "valid"), "breached"), last_valid_at=now, stale=False)
-    state = replace(state, recent=(state.recent + Mark.BREACH)[-RECENT_SAMPLES:])
+    state = _seen(_count(state, "valid"), True, now)
     return _off(state, policy, now, trip, breaches_of(sample, policy.rules), fallback_ready)
 
 

@@ -162,6 +162,7 @@ class Counters:
     """Samples by what became of them, since the digest or attempt changed."""
 
     valid: int = 0
+    sentinel: int = 0
     invalid: int = 0
     breached: int = 0
     duplicate: int = 0
