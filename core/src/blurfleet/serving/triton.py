@@ -42,13 +42,18 @@ def channel_to(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
+def without_traceback(details: str) -> str:
+    """Return what a server says in one line, without the Python traceback that the python backend appends."""
+    return " ".join(details.split("\n\nAt:")[0].split()).rstrip(";")
+
+
 def typed_error(error: grpc.RpcError, *, where: str, failed: Reason, timed_out: Reason) -> EngineError:
     """Return the blurfleet error of a gRPC failure.
 
     EngineTimeout with `timed_out` past the deadline, EngineError TritonUnreachable when nobody answers,
     TritonRefused when the restricted API refuses, EngineError with `failed` otherwise.
     """
-    code, details = error.code(), str(error.details())
+    code, details = error.code(), without_traceback(str(error.details()))
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return EngineTimeout(timed_out, "no answer before the deadline", where=where)
     if "protocol is restricted" in details:

@@ -10,7 +10,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from blurfleet.reasons import Reason
-from blurfleet.serving.triton import channel_to, typed_error
+from blurfleet.serving.triton import channel_to, typed_error, without_traceback
 from blurfleet_agent.tritonserver import KEY_HEADER
 
 READY = "READY"
@@ -63,7 +63,7 @@ class RepositoryControl:
         for entry in response.models:
             versions = found.setdefault(entry.name, {})
             if entry.version:
-                versions[int(entry.version)] = VersionState(state=entry.state, reason=entry.reason)
+                versions[int(entry.version)] = VersionState(state=entry.state, reason=without_traceback(entry.reason))
         return found
 
     def ready(self, name: str, version: int | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> bool:

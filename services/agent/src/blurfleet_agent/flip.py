@@ -25,7 +25,10 @@ _READY_POLL_S = 0.002
 
 @dataclass(frozen=True, kw_only=True)
 class FlipTimes:
-    """How long each step took, milliseconds; `until_ready_ms` is the first three together."""
+    """How long each step took, milliseconds; `until_ready_ms` is the first three together.
+
+    `replace_ms` holds the check that the engine is ready, too.
+    """
 
     replace_ms: float
     load_ms: float
@@ -53,11 +56,13 @@ def flip_alias(
 ) -> FlipTimes:
     """Point `alias` at the loaded `engine` as version `epoch`, and prove it with one inference of `probe`.
 
-    Loads exactly one model, the alias. Raises EngineTimeout(AliasStale) when the new version is not READY within
-    `deadline_s`, EngineError otherwise; the old version keeps serving until the new one is READY. Call
+    Loads exactly one model, the alias. Raises EngineError(EngineNotReady) before anything is touched when the engine
+    does not answer, EngineTimeout(AliasStale) when the new version is not READY within `deadline_s`, EngineError
+    otherwise; the old version keeps serving until the new one is READY. Call
     `repository.prune_alias(alias, keep=epoch)` afterwards.
     """
     began = time.perf_counter()
+    ensure_engine_ready(client, engine)
     repository.write_alias(alias, epoch, alias_config(alias, engine, epoch, inputs=inputs, outputs=outputs))
     replaced = time.perf_counter()
     control.load(alias, timeout_s=deadline_s)
@@ -72,6 +77,17 @@ def flip_alias(
         ready_ms=(ready - loaded) * 1e3,
         verify_ms=(verified - ready) * 1e3,
     )
+
+
+def ensure_engine_ready(client: TritonClient, engine: str) -> None:
+    """Raise EngineError(EngineNotReady) unless `engine` can be asked now. To be called before the routing file moves.
+
+    Loading an alias whose step names an engine that is not loaded takes the alias's old version away too.
+    """
+    if not client.model_ready(engine):
+        raise EngineError(
+            Reason.ENGINE_NOT_READY, "the engine is not loaded; nothing was swapped", where=engine, fix="load it first"
+        )
 
 
 def await_version(control: RepositoryControl, name: str, version: int, *, deadline_s: float) -> None:

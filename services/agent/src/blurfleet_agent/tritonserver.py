@@ -201,6 +201,7 @@ class TritonServer:
         """Start the process. Raises NodeError if a port is taken; returns before the server is ready."""
         if self.running():
             return
+        self.stop()  # lets go of what a crashed one left
         check_ports_free(self.settings.ports)
         argv, environ = keeper_command(self._env, self.settings)
         self.log.parent.mkdir(parents=True, exist_ok=True)
