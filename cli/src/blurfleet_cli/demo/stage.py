@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from blurfleet.api.base import API_VERSION
+from blurfleet.api.contract import ContractSpec
 from blurfleet.api.engineset import EngineSetSpec, Variant
 from blurfleet.api.kinds import Resource, parse_resource
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus
@@ -73,6 +74,7 @@ class Stage:
     fleet: LocalFleet
     sets: Mapping[str, Path]
     playlist: Playlist
+    contract: ContractSpec
     out: Path
     say: Callable[[str], None]
     cameras: dict[str, Camera] = field(default_factory=dict)

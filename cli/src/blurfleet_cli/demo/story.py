@@ -67,7 +67,7 @@ def _set_stage(built: BuildResult, out: Path, say: Say) -> Stage:
         fleet.store.apply(parse_resource(policies.policy_object(name, spec)))
     assert isinstance(contract.spec, ContractSpec)
     playlist = load_playlist(contract.spec)
-    stage = Stage(fleet=fleet, sets=built.sets, playlist=playlist, out=out, say=say)
+    stage = Stage(fleet=fleet, sets=built.sets, playlist=playlist, contract=contract.spec, out=out, say=say)
     for node in plan.nodes:
         url = f"http://127.0.0.1:{node.gateway}"
         stage.cameras[node.name] = Camera(node=node.name, url=url, frames=playlist.calm, rate_hz=RATE_HZ)
