@@ -205,7 +205,7 @@ def _candidate(node: str, want: NodeModel, old: ModelStatus, script: Script) -> 
     elif shadow == "few":
         changes = {"phase": "Shadowing", "reason": "Shadowing", "samples_valid": 7, "samples_required": 20}
     elif shadow is not None:
-        changes = {"phase": "Refused", "reason": shadow, "samples_valid": 9, "samples_required": 20}
+        changes = {"phase": "Failed", "reason": shadow, "samples_valid": 9, "samples_required": 20}
     return before.model_copy(update=changes)
 
 
@@ -289,11 +289,18 @@ class Fleet:
         serving = next((m.serving for m in models if m.name == MODEL), None)
         return f"{serving.set}/{serving.role}" if serving else ""
 
+    def serving_digest(self, node: str) -> str:
+        models = self.store.get(Ref(kind="NodeEngine", name=node)).status.models
+        return next((m.serving.digest for m in models if m.serving is not None), "")
+
     def all_serve(self) -> dict[str, str]:
         return {n.meta.name: self.serves(n.meta.name) for n in self.store.objects("NodeEngine")}
 
     def quarantined(self) -> set[tuple[str, str | None]]:
         return {(q.spec.digest, q.spec.device_class) for q in self.store.objects("EngineQuarantine")}
+
+    def refused_on(self, node: str) -> tuple[str, ...]:
+        return self.store.get(Ref(kind="NodeEngine", name=node)).spec.quarantined
 
     def reasons(self) -> list[str]:
         ref = Ref(kind="EngineRollout", name="bokeh", namespace="default")

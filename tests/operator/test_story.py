@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from simulated_fleet import Fleet, Script, digest
+from simulated_fleet import Fleet, Script, digest, policy_spec, resource
 
 from blurfleet.errors import AdmissionRefused
 from blurfleet.reasons import Reason
+from blurfleet_operator.controller import settle
 
 
 @pytest.fixture
@@ -41,3 +42,201 @@ def test_naive_fp16_fails_golden_on_both_classes_and_is_never_served(fleet: Flee
         fleet.change(engine_set="naive")
     assert caught.value.reason is Reason.QUARANTINED
     assert bad["a100"] in caught.value.message
+
+
+def test_a_mixed_set_is_promoted_wave_by_wave_and_then_stands_by_with_its_own_fp32(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed", net="net2")
+    waves = [{"name": "first", "nodes": ("orin-0",)}, {"name": "half", "percent": 50}, {"name": "all", "percent": 100}]
+    fleet.change(engine_set="mixed", waves=waves)
+    order: list[str] = []
+    for _ in range(30):
+        order += [n for n, s in fleet.all_serve().items() if s == "mixed/Primary" and n not in order]
+        if len(order) < 3 and (spec := fleet.spec("orin-0")) is not None and spec.candidate is not None:
+            assert spec.fallback is not None
+            assert spec.fallback.set == "fp32"
+        fleet.tick()
+    assert order == ["orin-0", "a100-0", "orin-1"]
+    assert fleet.status().phase == "Promoted"
+    assert {fleet.spec(n).fallback.set for n in ("a100-0", "orin-0", "orin-1")} == {"mixed"}
+    assert fleet.status().last_known_good == "mixed"
+
+
+def test_a_set_that_breaks_only_on_live_frames_is_taken_off_its_class_at_the_second_node(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.promote("mixed")
+    untouched = fleet.spec("a100-0")
+    fleet.set("live-only", precision="Mixed", net="stem", classes=("jetson-orin",))
+    bad = digest("live-only-jetson-orin")
+    fleet.change(engine_set="live-only", selector={"classes": ("jetson-orin",)}, waves=[{"name": "o", "percent": 100}])
+    fleet.until(lambda: fleet.serves("orin-0") == fleet.serves("orin-1") == "live-only/Primary")
+    fleet.script = Script(live={("orin-0", bad): "CollapsedOutput"})
+    fleet.until(lambda: fleet.serves("orin-0") == "mixed/Fallback" or fleet.serves("orin-0") == "live-only/Fallback")
+    fleet.tick(3)
+    assert fleet.status().tripped == 1
+    assert fleet.quarantined() == set()
+    assert fleet.serves("orin-1") == "live-only/Primary"
+    fleet.script = Script(live={("*", bad): "CollapsedOutput"})
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    assert fleet.quarantined() == {(bad, "jetson-orin")}
+    assert fleet.all_serve() == dict.fromkeys(("a100-0", "orin-0", "orin-1"), "mixed/Primary")
+    assert fleet.spec("a100-0") == untouched
+    assert fleet.status().reverted_classes == ("jetson-orin",)
+    assert fleet.reasons().count("ClassReverted") == 1
+
+
+def test_int8_let_past_golden_by_a_warning_trips_deer_live_and_goes_back_to_the_old_policy(fleet: Fleet) -> None:
+    fleet.store.apply(resource("QualityPolicy", "lenient", policy_spec(shadow_samples=0)))
+    fleet.set("int8", precision="INT8")
+    fleet.script = Script(live={("*", digest(f"int8-{c}")): "DEERExceeded" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="int8", policy_ref="lenient")
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    fleet.tick()
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+    assert {fleet.spec(n).policy_name for n in ("a100-0", "orin-0")} == {"strict"}
+    reasons = {q.spec.reason for q in fleet.store.objects("EngineQuarantine")}
+    assert reasons == {"DEERExceeded"}
+    live = {(r.spec.node, r.spec.reason) for r in fleet.store.objects("QualityRun") if r.spec.stage == "Live"}
+    assert ("a100-0", "DEERExceeded") in live
+
+
+def test_after_good_a_and_bad_b_a_failing_c_goes_back_to_a_never_to_b(fleet: Fleet) -> None:
+    for name, net in (("b", "net-b"), ("c", "net-c")):
+        fleet.set(name, precision="FP16", net=net)
+        fleet.script = Script(live={("*", digest(f"{name}-{c}")): "DEERExceeded" for c in ("a100", "jetson-orin")})
+        fleet.change(engine_set=name)
+        fleet.until(lambda: fleet.status().phase == "RolledBack")
+        assert fleet.all_serve() == dict.fromkeys(("a100-0", "orin-0", "orin-1"), "fp32/Primary")
+
+
+def test_a_promoted_set_that_trips_days_later_goes_back_to_the_one_promoted_before_it(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.promote("mixed")
+    fleet.now += 3 * 86400
+    fleet.script = Script(live={("orin-0", digest("mixed-jetson-orin")): "MaxAbsErrorExceeded"})
+    fleet.tick(4)
+    assert (fleet.status().phase, fleet.status().tripped, fleet.said("Ready")) == (
+        "Promoted",
+        1,
+        ("False", "HoldTripped"),
+    )
+    fleet.script = Script(live={("*", digest("mixed-jetson-orin")): "MaxAbsErrorExceeded"})
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    fleet.tick()
+    assert fleet.all_serve() == {"a100-0": "mixed/Primary", "orin-0": "fp32/Primary", "orin-1": "fp32/Primary"}
+
+
+def test_undo_by_pointing_at_the_set_before_skips_the_canary_within_the_rollback_window(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed", net="net2")
+    fleet.promote("mixed", waves=[{"name": "one", "percent": 1}, {"name": "all", "percent": 100}])
+    fleet.script = Script(shadow={("*", digest("net-fp32")): "no data"})
+    fleet.change(engine_set="fp32")
+    fleet.until(lambda: fleet.status().phase == "Promoted" and fleet.status().set == "fp32")
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+
+
+def test_undo_after_the_rollback_window_is_proven_again(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed", net="net2")
+    fleet.promote("mixed")
+    fleet.now += 7200
+    fleet.script = Script(shadow={("*", digest("net-fp32")): "no data"})
+    fleet.change(engine_set="fp32")
+    fleet.tick(8)
+    assert set(fleet.all_serve().values()) == {"mixed/Primary"}
+    assert (fleet.status().phase, fleet.said("AnalysisConclusive")) == ("Holding", ("False", "HoldNoData"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(Script(shadow={("*", digest("mixed-a100")): "no data"}), id="no live sample came"),
+        pytest.param(Script(shadow={("*", digest("mixed-a100")): "few"}), id="too few samples are valid"),
+        pytest.param(Script(golden={("*", digest("mixed-a100")): "no oracle"}), id="the oracle did not run"),
+        pytest.param(Script(golden={("*", digest("mixed-a100")): "failed load"}), id="the candidate does not load"),
+        pytest.param(Script(rotten=frozenset({"a100-0"})), id="the fallback is rotten"),
+    ],
+)
+def test_doubt_holds_and_neither_promotes_nor_reverts(fleet: Fleet, script: Script) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = script
+    fleet.change(engine_set="mixed")
+    fleet.tick(20)
+    assert fleet.serves("a100-0") == "fp32/Primary"
+    assert fleet.status().phase == "Holding"
+    assert fleet.status().reverted_classes == ()
+    assert fleet.quarantined() == set()
+    fleet.script = Script()
+    fleet.ops(retry="again")
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_a_suspect_node_holds_the_rollout_and_quarantines_nothing(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = Script(
+        golden={("orin-0", digest("mixed-jetson-orin")): "oracle fails"}, rotten=frozenset({"orin-0"})
+    )
+    fleet.change(engine_set="mixed")
+    fleet.tick(10)
+    assert fleet.said("Progressing") == ("False", "HoldNodeSuspect")
+    assert fleet.quarantined() == set()
+    assert fleet.serves("orin-0") == "fp32/Primary"
+
+
+def test_bad_weights_go_back_to_known_good_without_blaming_a_precision(fleet: Fleet) -> None:
+    fleet.set("export", precision="Mixed", net="bad-net")
+    fleet.script = Script(golden={("*", digest(f"export-{c}")): "oracle fails" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="export")
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    assert fleet.status().reverted_classes == ("a100", "jetson-orin")
+    assert fleet.quarantined() == set()
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+
+
+def test_a_silent_node_is_unknown_and_never_promoted_for(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = Script(silent=frozenset({"orin-1"}))
+    fleet.now += 120
+    fleet.change(engine_set="mixed")
+    fleet.tick(10)
+    assert (fleet.said("NodesReachable"), fleet.said("Progressing")) == (
+        ("Unknown", "PartialFleet"),
+        ("False", "PartialFleet"),
+    )
+    assert fleet.status().nodes == "2/3"
+    assert fleet.status().outcome == ""
+    fleet.script = Script()
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_a_first_set_of_reduced_precision_starts_from_its_own_fp32() -> None:
+    fleet = Fleet()
+    fleet.set("mixed", precision="Mixed")
+    fleet.rollout("mixed")
+    seen: list[str] = []
+    for _ in range(12):
+        fleet.tick()
+        serving = next(iter(fleet.store.objects("NodeEngine"))).status.models
+        if serving and serving[0].serving is not None and serving[0].serving.precision not in seen:
+            seen.append(serving[0].serving.precision)
+    assert seen == ["FP32", "Mixed"]
+    assert fleet.status().phase == "Promoted"
+
+
+def test_a_node_that_joins_after_promotion_proves_the_set_for_itself(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.promote("mixed")
+    fleet.join("orin-2", "jetson-orin")
+    fleet.tick()
+    assert (fleet.status().phase, fleet.said("Ready")[0]) == ("Promoted", "False")
+    fleet.until(lambda: fleet.serves("orin-2") == "mixed/Primary")
+    fleet.tick()
+    assert fleet.said("Ready") == ("True", "Promoted")
+
+
+def test_a_promoted_fleet_at_rest_is_not_written_to(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.promote("mixed")
+    settle(fleet.store, clock=lambda: fleet.now)
+    before = fleet.store.writes
+    assert settle(fleet.store, clock=lambda: fleet.now) == 1
+    assert settle(fleet.store, clock=lambda: fleet.now + 30) == 1
+    assert fleet.store.writes == before

@@ -128,15 +128,15 @@ def _newest(status: RolloutStatus) -> list[KnownGood]:
 
 
 def _settled(shown: Shown, node: NodeView) -> bool:
-    """Tell whether a node serves what it is told to, or cannot be waited for."""
+    """Tell whether a node serves the primary it is told to, or cannot be waited for any longer."""
     told = shown.models.get(node.name)
     if told is None or not node.reachable(shown.now):
         return True
+    if shown.deadline_left <= 0:
+        return True
     if told.candidate is not None:
         return False
-    serving = node.serving_digest(told.name)
-    allowed = {e.digest for e in (told.primary, told.fallback) if e is not None}
-    return told.primary is None or serving in allowed
+    return told.primary is None or node.serving_digest(told.name) == told.primary.digest
 
 
 def _facts(shown: Shown, phase: Phase, head: Finding) -> list[tuple[str, ConditionStatus, Reason, str]]:

@@ -14,7 +14,7 @@ from blurfleet.api.rollout import Correlation, TripNote
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.observation import NodeView, instant
 
-# A candidate that is refused for one of these was judged by its pictures; any other refusal is about the node.
+# A candidate that failed for one of these was judged by its pictures; any other failure is about loading or the node.
 JUDGED = frozenset(
     r.value
     for r in (
@@ -29,6 +29,7 @@ JUDGED = frozenset(
         Reason.TRIPPED,
     )
 )
+_ENDED = ("Failed", "Refused")
 _CAMEL = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 _KEPT_TRIPS = 100
 
@@ -80,6 +81,11 @@ class ClassFailure:
         )
 
 
+def failed_in_shadow(candidate: CandidateStatus) -> bool:
+    """Tell whether live frames refused the candidate; staging, loading and memory faults are not that."""
+    return candidate.phase in _ENDED and candidate.reason in JUDGED
+
+
 def note_trips(scene: Scene, known: Iterable[TripNote]) -> tuple[TripNote, ...]:
     """Return the trips of this attempt, one per node (its latest), with what the nodes report now merged in."""
     notes = {t.node: t for t in known if t.attempt == scene.attempt}
@@ -100,7 +106,7 @@ def _trip(scene: Scene, node: NodeView) -> TripNote | None:
         digest, reason, at = trip.digest, trip.reason, trip.at
     else:
         candidate = scene.judged(node)
-        if candidate is None or candidate.phase != "Refused" or candidate.reason not in JUDGED:
+        if candidate is None or not failed_in_shadow(candidate):
             return None
         digest, reason, at = candidate.digest, candidate.reason, ""
     return TripNote(
@@ -115,11 +121,7 @@ def tripped_nodes(scene: Scene, notes: Iterable[TripNote]) -> tuple[str, ...]:
         node = next((n for n in scene.nodes if n.name == note.node), None)
         if node is None:
             continue
-        observed = node.observed(scene.model)
-        trip = observed.last_trip if observed else None
-        serving = observed.serving if observed else None
-        back = serving is not None and serving.digest == note.digest and serving.role == "Primary"
-        if not (back and trip is not None and not trip.latched):
+        if not node.stands_on(scene.model, note.digest):
             names.append(note.node)
     return tuple(sorted(names))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blurfleet.api.nodeengine import CandidateStatus
 from blurfleet.reasons import Reason
-from blurfleet_operator.decide.failures import JUDGED, Scene
+from blurfleet_operator.decide.failures import Scene, failed_in_shadow
 from blurfleet_operator.decide.observation import Finding, NodeView
 
 
@@ -58,11 +58,21 @@ def suspects(standing: Standing) -> Finding | None:
     )
 
 
+def preprocessing(standing: Standing) -> Finding | None:
+    """No node reads golden pictures differently from golden tensors: an engine swap would mend nothing."""
+    return _first(
+        standing,
+        lambda c: c.reason == Reason.CONTRACT_CHANGED,
+        Reason.CONTRACT_CHANGED,
+        "golden pictures fail while golden tensors pass; look at the preprocessing",
+    )
+
+
 def failed_loads(standing: Standing) -> Finding | None:
     """No candidate failed to stage, load or fit."""
     return _first(
         standing,
-        lambda c: c.phase == "Failed" or (c.phase == "Refused" and c.reason not in JUDGED),
+        lambda c: c.phase in ("Failed", "Refused") and not failed_in_shadow(c),
         Reason.BLOCKED_BY_FAILED_LOAD,
         "the candidate could not be loaded",
     )
@@ -135,6 +145,7 @@ STOPS: tuple[Check, ...] = (tripped, is_paused)
 CHAIN: tuple[Check, ...] = (
     tripped,
     suspects,
+    preprocessing,
     failed_loads,
     oracle_missing,
     unreachable,

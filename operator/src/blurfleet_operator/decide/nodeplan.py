@@ -74,10 +74,7 @@ def _advanced(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | 
 
 
 def proven(plan: Plan, node: NodeView, engine: EngineRef) -> bool:
-    """Tell whether `node` proved `engine` in this attempt on enough valid samples, and stands on a ready fallback.
-
-    An FP32 candidate is its own oracle: in shadow it would be compared with itself, so golden frames are its proof.
-    """
+    """Tell whether `node` proved `engine` in this attempt on enough valid samples, and stands on a ready fallback."""
     candidate = node.candidate(plan.model, engine.digest, plan.status.attempt)
     has = node.wanted(plan.model)
     if candidate is None or has is None or not node.reachable(plan.now) or has.attempt != plan.status.attempt:
@@ -86,12 +83,9 @@ def proven(plan: Plan, node: NodeView, engine: EngineRef) -> bool:
     if given is None or given.digest != engine.digest:
         return False
     ready = node.said(plan.model, "FallbackReady")
-    if ready is not None and ready.status == "False":
+    if ready is None or ready.status != "True":
         return False
-    if engine.precision == "FP32" and candidate.phase in ("GoldenPassed", "Shadowing", "Proven"):
-        return True
-    fallback_proven = ready is not None and ready.status == "True"
-    return candidate.phase == "Proven" and candidate.samples_valid >= candidate.samples_required and fallback_proven
+    return candidate.phase == "Proven" and candidate.samples_valid >= candidate.samples_required
 
 
 def _kept(plan: Plan, node: NodeView, has: NodeModel | None) -> EngineRef | None:
@@ -105,7 +99,9 @@ def _kept(plan: Plan, node: NodeView, has: NodeModel | None) -> EngineRef | None
     observed = node.observed(plan.model)
     trip = observed.last_trip if observed else None
     latched = (
-        trip is not None and trip.latched and trip.digest == primary.digest and trip.attempt != plan.status.attempt
+        trip is not None
+        and (trip.digest, trip.attempt != plan.status.attempt) == (primary.digest, True)
+        and not node.stands_on(plan.model, primary.digest)
     )
     if primary.digest not in plan.refused(node) and not latched:
         return primary

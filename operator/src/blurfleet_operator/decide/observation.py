@@ -77,6 +77,12 @@ class NodeView:
         observed = self.observed(model)
         return observed.serving.digest if observed and observed.serving else ""
 
+    def stands_on(self, model: str, digest: str) -> bool:
+        """Tell whether the digest answers clients as primary: not tripped, or re-proven since."""
+        observed = self.observed(model)
+        serving = observed.serving if observed else None
+        return serving is not None and (serving.digest, serving.role) == (digest, "Primary")
+
     def said(self, model: str, kind: str) -> Condition | None:
         """Return a condition of the model, else of the node."""
         observed = self.observed(model)

@@ -10,7 +10,7 @@ from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta, timestamp
 from blurfleet.api.nodeengine import CandidateStatus, Figure, TripStatus
 from blurfleet.api.qualityrun import QualityRunSpec, QualityRunStatus
-from blurfleet_operator.decide.failures import JUDGED
+from blurfleet_operator.decide.failures import failed_in_shadow
 from blurfleet_operator.decide.observation import NodeView, RolloutView, instant
 
 HISTORY_LIMIT = 100
@@ -36,7 +36,7 @@ def verdicts(rollout: RolloutView, node: NodeView, now: float) -> list[Resource]
 def _stages(candidate: CandidateStatus) -> list[tuple[str, str]]:
     if candidate.phase == "GoldenFailed":
         return [("Golden", "Fail")]
-    if candidate.phase == "Refused" and candidate.reason in JUDGED:
+    if failed_in_shadow(candidate):
         return [("Golden", "Pass"), ("Shadow", "Fail")]
     stages = [("Golden", "Pass")] if candidate.phase in _GOLDEN_DONE else []
     if candidate.phase == "Proven" and candidate.samples_required > 0:

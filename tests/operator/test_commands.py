@@ -1,0 +1,275 @@
+"""Abort, retry, promote and pause: each acts once per new token, from every phase, and mutes no trip."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_fleet import NOW, Fleet, Script, digest
+
+from blurfleet.reasons import Reason
+from blurfleet.store.memory import ref_of
+
+NODES = ("a100-0", "orin-0", "orin-1")
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    fleet = Fleet()
+    fleet.set("fp32")
+    fleet.promote("fp32")
+    fleet.set("mixed", precision="Mixed", net="net2")
+    return fleet
+
+
+GATED = [{"name": "first", "nodes": ("orin-0",), "gate": "Manual"}, {"name": "all", "percent": 100}]
+SOAKED = [{"name": "first", "nodes": ("orin-0",), "soak": "60s"}, {"name": "all", "percent": 100}]
+
+
+def loading(fleet: Fleet) -> None:
+    fleet.change(engine_set="mixed")
+    fleet.tick()
+
+
+def holding(fleet: Fleet) -> None:
+    fleet.script = Script(shadow={("*", digest("mixed-a100")): "no data"})
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: fleet.status().phase == "Holding")
+
+
+def gated(fleet: Fleet) -> None:
+    fleet.change(engine_set="mixed", waves=GATED)
+    fleet.until(lambda: fleet.said("Progressing") == ("False", "WaitingForGate"))
+
+
+def soaking(fleet: Fleet) -> None:
+    fleet.change(engine_set="mixed", waves=SOAKED)
+    fleet.until(lambda: fleet.said("Progressing") == ("True", "WaitingForSoak"))
+
+
+def paused(fleet: Fleet) -> None:
+    fleet.change(engine_set="mixed")
+    fleet.tick()
+    fleet.change(paused=True)
+    fleet.tick(3)
+    assert fleet.said("Progressing") == ("False", "Paused")
+
+
+def tripped(fleet: Fleet) -> None:
+    fleet.script = Script(live={("orin-0", digest("mixed-jetson-orin")): "DEERExceeded"})
+    fleet.change(engine_set="mixed", waves=[{"name": "all", "percent": 100}])
+    fleet.until(lambda: fleet.said("Progressing") == ("False", "HoldTripped") or fleet.status().tripped == 1)
+
+
+def stalled(fleet: Fleet) -> None:
+    gated(fleet)
+    fleet.tick(seconds=700)
+    assert fleet.said("Progressing") == ("False", "ProgressDeadlineExceeded")
+
+
+def promoted(fleet: Fleet) -> None:
+    fleet.promote("mixed")
+
+
+def rolled_back(fleet: Fleet) -> None:
+    fleet.script = Script(golden={("*", digest("mixed-a100")): "oracle passes"})
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+
+
+def missing_set(fleet: Fleet) -> None:
+    gated(fleet)
+    fleet.change(engine_set="typo")
+    fleet.tick()
+    assert fleet.said("Ready") == ("False", "UnknownEngineSet")
+
+
+PHASES = (loading, holding, gated, soaking, paused, tripped, stalled, promoted, rolled_back, missing_set)
+
+
+@pytest.mark.parametrize("reach", PHASES, ids=lambda f: f"abort while {f.__name__.replace('_', ' ')}")
+def test_abort_brings_every_node_back_to_known_good_in_bounded_time(fleet: Fleet, reach) -> None:  # type: ignore[no-untyped-def]
+    reach(fleet)
+    fleet.ops(abort="now")
+    fleet.until(lambda: fleet.status().outcome == "Aborted", ticks=2)
+    fleet.tick(3)
+    assert fleet.all_serve() == dict.fromkeys(NODES, "fp32/Primary")
+    assert all(fleet.spec(n).candidate is None for n in NODES)
+    assert all(fleet.spec(n).fallback.set == "fp32" for n in NODES)
+    assert fleet.status().last_known_good == "fp32"
+
+
+def test_an_abort_acts_once_and_a_removed_token_does_nothing(fleet: Fleet) -> None:
+    loading(fleet)
+    fleet.ops(abort="now")
+    fleet.until(lambda: fleet.status().phase == "Aborted")
+    fleet.ops(retry="r1")
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+    fleet.change(ops={})
+    fleet.tick(5)
+    assert set(fleet.all_serve().values()) == {"mixed/Primary"}
+    assert fleet.reasons().count("Aborted") == 1
+
+
+def test_an_aborted_set_is_not_tried_again_without_a_retry(fleet: Fleet) -> None:
+    loading(fleet)
+    fleet.ops(abort="now")
+    fleet.tick(30)
+    assert (fleet.status().phase, set(fleet.all_serve().values())) == ("Aborted", {"fp32/Primary"})
+
+
+def test_a_promote_token_opens_the_gate_of_the_wave_it_was_given_in_and_no_other(fleet: Fleet) -> None:
+    waves = [
+        {"name": "first", "nodes": ("orin-0",), "gate": "Manual"},
+        {"name": "second", "nodes": ("orin-1",), "gate": "Manual"},
+        {"name": "all", "percent": 100},
+    ]
+    fleet.change(engine_set="mixed", waves=waves)
+    fleet.until(lambda: fleet.said("Progressing") == ("False", "WaitingForGate"))
+    fleet.tick(5)
+    assert fleet.status().wave == "first"
+    fleet.ops(promote="p1")
+    fleet.until(lambda: fleet.said("Progressing") == ("False", "WaitingForGate") and fleet.status().wave == "second")
+    fleet.tick(5)
+    assert fleet.status().wave == "second"
+    fleet.ops(promote="p2")
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_a_soak_is_waited_for_and_a_promote_token_ends_it(fleet: Fleet) -> None:
+    soaking(fleet)
+    fleet.tick(40)
+    assert fleet.status().wave == "first"
+    fleet.ops(promote="enough")
+    fleet.tick()
+    assert fleet.status().wave == "all"
+
+
+def test_a_soak_that_is_over_opens_the_next_wave(fleet: Fleet) -> None:
+    soaking(fleet)
+    fleet.tick(61)
+    assert fleet.status().wave == "all"
+
+
+@pytest.mark.parametrize("reach", [gated, paused, stalled], ids=lambda f: f"while {f.__name__}")
+def test_a_pending_gate_a_pause_and_a_passed_deadline_mute_no_trip(fleet: Fleet, reach) -> None:  # type: ignore[no-untyped-def]
+    fleet.change(correlation={"nodes": 1, "window": "10m"})
+    if reach is paused:
+        fleet.change(engine_set="mixed")
+        fleet.until(lambda: fleet.serves("orin-0") == "mixed/Primary")
+        fleet.change(paused=True)
+    else:
+        reach(fleet)
+    fleet.script = Script(live={("orin-0", digest("mixed-jetson-orin")): "NonFiniteOutput"})
+    fleet.tick(3)
+    assert fleet.serves("orin-0") == "fp32/Primary"
+    assert fleet.quarantined() == {(digest("mixed-jetson-orin"), "jetson-orin")}
+
+
+def test_a_paused_rollout_promotes_nothing_that_was_proven_meanwhile(fleet: Fleet) -> None:
+    paused(fleet)
+    fleet.tick(10)
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+    fleet.change(paused=False)
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_a_retry_clears_the_latch_of_a_tripped_node(fleet: Fleet) -> None:
+    bad = digest("mixed-jetson-orin")
+    fleet.promote("mixed")
+    fleet.script = Script(live={("orin-0", bad): "NonFiniteOutput"})
+    fleet.tick(3)
+    assert fleet.serves("orin-0") == "mixed/Fallback"
+    fleet.script = Script()
+    fleet.tick(3)
+    assert fleet.serves("orin-0") == "mixed/Fallback"
+    fleet.ops(retry="r1")
+    fleet.tick(3)
+    assert fleet.serves("orin-0") == "mixed/Primary"
+    assert (fleet.status().tripped, fleet.said("Ready")) == (0, ("True", "Promoted"))
+    assert fleet.spec("orin-0").attempt.endswith("/r1")
+
+
+def test_a_new_set_does_not_bring_a_tripped_engine_back_while_it_is_proven(fleet: Fleet) -> None:
+    bad = digest("mixed-jetson-orin")
+    fleet.promote("mixed")
+    fleet.script = Script(live={("orin-0", bad): "NonFiniteOutput"})
+    fleet.tick(3)
+    fleet.set("next", precision="Mixed", net="net3")
+    fleet.script = Script(shadow={("*", digest(f"next-{c}")): "no data" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="next")
+    seen = set()
+    for _ in range(10):
+        fleet.tick()
+        seen.add(fleet.serving_digest("orin-0"))
+    assert seen == {digest("net2-fp32")}
+    assert fleet.serves("orin-1") == "mixed/Primary"
+
+
+def test_a_superseded_set_is_replaced_as_candidate_and_kept_where_it_serves_until_the_next_arrives(
+    fleet: Fleet,
+) -> None:
+    gated(fleet)
+    fleet.set("next", precision="Mixed", net="net3")
+    fleet.change(engine_set="next", waves=[{"name": "a", "nodes": ("a100-0",), "gate": "Manual"}, *GATED[1:]])
+    fleet.tick(2)
+    assert (fleet.spec("a100-0").candidate or fleet.spec("a100-0").primary).set == "next"
+    assert fleet.serves("orin-0") == "mixed/Primary"
+    fleet.ops(promote="go")
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+    assert set(fleet.all_serve().values()) == {"next/Primary"}
+
+
+def test_the_progress_deadline_stalls_without_reverting_and_ends_when_progress_is_made(fleet: Fleet) -> None:
+    stalled(fleet)
+    assert fleet.serves("orin-0") == "mixed/Primary"
+    fleet.ops(promote="go")
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_a_trip_of_one_node_stops_every_further_node(fleet: Fleet) -> None:
+    gated(fleet)
+    fleet.join("orin-9", "jetson-orin")
+    fleet.change(
+        correlation={"nodes": 2, "window": "10m"}, waves=[{"name": "first", "nodes": ("orin-0", "orin-9")}, *GATED[1:]]
+    )
+    waits = {("orin-9", digest("mixed-jetson-orin")): "no data"}
+    fleet.script = Script(shadow=waits)
+    fleet.tick(3)
+    fleet.script = Script(shadow=waits, live={("orin-0", digest("mixed-jetson-orin")): "DEERExceeded"})
+    fleet.tick(12)
+    assert fleet.said("Progressing") == ("False", "HoldTripped")
+    assert fleet.serves("a100-0") == "fp32/Primary"
+    assert fleet.spec("a100-0").candidate is None
+    assert fleet.quarantined() == set()
+
+
+def test_lifting_a_quarantine_changes_nothing_until_a_retry(fleet: Fleet) -> None:
+    rolled_back(fleet)
+    fleet.script = Script()
+    for q in fleet.store.objects("EngineQuarantine"):
+        fleet.store.delete(ref_of(q))
+    fleet.tick(5)
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+    fleet.ops(retry="r1")
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_a_retry_of_a_quarantined_set_is_refused_by_name(fleet: Fleet) -> None:
+    rolled_back(fleet)
+    fleet.ops(retry="r1")
+    fleet.tick(3)
+    assert fleet.said("Ready") == ("False", Reason.QUARANTINED)
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+    assert fleet.status().acted.retry is None
+
+
+def test_an_expired_quarantine_is_deleted_and_said(fleet: Fleet) -> None:
+    fleet.quarantine(digest("old"), "a100", expiry="2027-01-15T08:00:30Z")
+    fleet.tick()
+    assert fleet.refused_on("a100-0") == (digest("old"),)
+    assert fleet.refused_on("orin-0") == ()
+    assert fleet.quarantined() == {(digest("old"), "a100")}
+    fleet.now = NOW + 31
+    fleet.tick()
+    assert fleet.quarantined() == set()
+    assert fleet.refused_on("a100-0") == ()
+    assert "QuarantineExpired" in [e.reason.value for e in fleet.store.events()]
