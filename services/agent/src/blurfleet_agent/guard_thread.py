@@ -1,0 +1,81 @@
+"""The thread that takes frames from the socket and guards every model of the node."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from blurfleet.serving.frames import FrameReceiver
+from blurfleet_agent.guarding import Guarding
+from blurfleet_agent.sampling import Budget
+from blurfleet_agent.watch import Watch
+
+WAIT_S = 0.2  # how long it waits for a frame before time alone may act
+
+
+class GuardThread:
+    """Runs until closed. `publish` replaces what is watched; a defect on one frame never ends the thread."""
+
+    def __init__(
+        self,
+        receiver: FrameReceiver,
+        make: Callable[[Watch, float], Guarding],
+        budget: Budget,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._receiver = receiver
+        self._make = make
+        self._budget = budget
+        self._clock = clock
+        self._watches: Mapping[str, Watch] = {}
+        self._models: dict[str, Guarding] = {}
+        self._stop = threading.Event()
+        self._log = structlog.get_logger("blurfleet.guard")
+        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take frames."""
+        self._thread.start()
+
+    def publish(self, watches: Mapping[str, Watch]) -> None:
+        """Watch exactly these models from the next frame on."""
+        self._watches = watches
+
+    def close(self) -> None:
+        """End the thread and the socket."""
+        self._stop.set()
+        self._receiver.close()
+        if self._thread.is_alive():
+            self._thread.join(10.0)
+
+    def _run(self) -> None:
+        ticked = 0.0
+        while not self._stop.is_set():
+            frame = self._receiver.receive(WAIT_S)
+            now = self._clock()
+            try:
+                self._follow(now)
+                if frame is not None and (model := self._models.get(frame.model)) is not None:
+                    self._budget = model.frame(frame, self._budget, now)
+                if frame is None or now - ticked >= WAIT_S:
+                    ticked = now
+                    for model in self._models.values():
+                        model.tick(now)
+            except Exception:
+                # One bad frame must not take the guard of a node down; the next frame is judged as if it had not been.
+                self._log.exception("a frame could not be judged")
+
+    def _follow(self, now: float) -> None:
+        watches = self._watches
+        for alias in self._models.keys() - watches.keys():
+            del self._models[alias]
+        for alias, watch in watches.items():
+            known = self._models.get(alias)
+            if known is None:
+                self._models[alias] = self._make(watch, now)
+                self._models[alias].follow(watch, now)
+            elif known.watch is not watch:
+                known.follow(watch, now)

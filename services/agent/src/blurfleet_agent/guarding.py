@@ -1,0 +1,279 @@
+"""One model under guard: live frames in, swaps and messages out. Owned by the guard's thread alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from blurfleet.api.nodeengine import Figure, TripStatus
+from blurfleet.check import finite_json
+from blurfleet.errors import BlurfleetError
+from blurfleet.quality import guard
+from blurfleet.quality.shadow import assess
+from blurfleet.quality.state import Act, GuardAction, GuardState, Latch, LatchKind, Phase
+from blurfleet.reasons import Reason
+from blurfleet.serving.framecodec import FrameKind, FrameSample
+from blurfleet_agent.exporter import Metrics
+from blurfleet_agent.frame_figures import Compared, Infer, compare
+from blurfleet_agent.journal_records import AliasState
+from blurfleet_agent.sampling import Budget, choose, learn
+from blurfleet_agent.swap import Swapper
+from blurfleet_agent.trips import TripDesk
+from blurfleet_agent.view import ShadowResult
+from blurfleet_agent.watch import Contender, Told, Watch
+
+Tell = Callable[[Told], None]
+
+
+class Guarding:
+    """Guards what one alias serves, shadows its candidate, and re-proves a primary that was taken off."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        swapper: Swapper,
+        infer: Infer,
+        desk: TripDesk,
+        metrics: Metrics,
+        tell: Tell,
+        kept_frames: int,
+        now: float,
+    ) -> None:
+        self.watch = watch
+        self._swapper = swapper
+        self._infer = infer
+        self._desk = desk
+        self._metrics = metrics
+        self._tell = tell
+        self._log = structlog.get_logger("blurfleet.guard").bind(model=watch.alias)
+        self._live = _restored(watch, swapper.journal_of(watch.alias), now)
+        self._shadow = GuardState()
+        self._live_frames: deque[Compared] = deque(maxlen=kept_frames)
+        self._shadow_frames: deque[Compared] = deque(maxlen=kept_frames)
+        self._shadow_told = ""
+        self._told_at = 0.0
+
+    def follow(self, watch: Watch, now: float) -> None:
+        """Take over what is to be watched from now on; another digest or attempt starts afresh."""
+        self.watch = watch
+        digest = watch.primary.digest if watch.primary is not None else ""
+        if (self._live.digest, self._live.attempt) != (digest, watch.attempt):
+            self._live = guard.begin(digest, watch.attempt, now, self._live)
+            self._live_frames.clear()
+        lifted = self._swapper.journal_of(watch.alias).latch(digest, watch.attempt) is None
+        served = self._swapper.served(watch.alias)
+        back = lifted and served is not None and served.role == "Primary" and served.engine.digest == digest
+        if self._live.phase in (Phase.SWAPPED, Phase.PROBATION) and back:
+            self._live = replace(self._live, phase=Phase.MONITOR, latch=None, streams=(), begun_at=now)
+        contender = watch.candidate.engine.digest if watch.candidate is not None else ""
+        if (self._shadow.digest, self._shadow.attempt) != (contender, watch.attempt):
+            self._shadow = guard.begin(contender, watch.attempt, now)
+            self._shadow_frames.clear()
+            self._shadow_told = ""
+
+    def frame(self, frame: FrameSample, budget: Budget, now: float) -> Budget:
+        """Judge one frame as far as the budget goes; return the budget after it."""
+        served = self._swapper.served(self.watch.alias)
+        if served is None:
+            return budget
+        current = (frame.digest, frame.epoch) == (served.engine.digest, served.epoch)
+        event = current and frame.kind is not FrameKind.SAMPLE
+        budget, taken, period = choose(budget, f"{self.watch.alias}/{frame.stream}", now)
+        if not (taken or event):
+            return budget
+        took, breached = 0.0, False
+        if current:
+            found = self._guard(frame, served.role, period, now)
+            took, breached = found if found is not None else (took, breached)
+        if self.watch.candidate is not None and frame.kind is FrameKind.SAMPLE:
+            found = self._contend(self.watch.candidate, frame, period, now)
+            took += found[0]
+            breached = breached or found[1]
+        return learn(budget, f"{self.watch.alias}/{frame.stream}", took_s=took, breached=breached)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: held trips, Probation due, silence, and a word to the loop now and then."""
+        before = self._live
+        self._live, action = guard.tick(before, self.watch.policy, now, fallback_ready=self._may_swap())
+        self._act(action, now, before)
+        if now - self._told_at >= 0.5:
+            self._say(now)
+
+    def _may_swap(self) -> bool:
+        return self.watch.fallback is not None and self.watch.fallback_ready
+
+    def _guard(self, frame: FrameSample, role: str, period: float | None, now: float) -> tuple[float, bool] | None:
+        watch = self.watch
+        if watch.primary is None:
+            return None
+        probation = role == "Fallback" and self._live.phase is Phase.PROBATION
+        if role == "Fallback" and not probation:
+            return None
+        if not probation and frame.digest != watch.primary.digest:
+            return None
+        oracle = watch.oracle if watch.oracle is not None and watch.oracle.digest != watch.primary.digest else None
+        try:
+            found = compare(
+                frame,
+                digest=watch.primary.digest,
+                engine=watch.primary.engine if probation else None,
+                oracle=oracle.engine if oracle is not None else None,
+                infer=self._infer,
+                policy=watch.policy,
+                period_s=period,
+                now=now,
+                before=self._live,
+            )
+        except BlurfleetError as error:
+            self._log.warning("frame not judged", reason=error.reason, error=error.message)
+            return None
+        self._live_frames.append(found)
+        before = self._live
+        self._live, action = guard.step(before, found.sample, watch.policy, now, fallback_ready=self._may_swap())
+        self._count(found, action, "Live", now)
+        self._act(action, now, before)
+        return found.took_s, bool(action.breaches) or action.trip is not None
+
+    def _contend(
+        self, candidate: Contender, frame: FrameSample, period: float | None, now: float
+    ) -> tuple[float, bool]:
+        if self._shadow_told == "Fail":
+            return 0.0, False
+        try:
+            found = compare(
+                frame,
+                digest=candidate.engine.digest,
+                engine=candidate.engine.engine,
+                oracle=candidate.oracle.engine,
+                infer=self._infer,
+                policy=self.watch.policy,
+                period_s=period,
+                now=now,
+                before=self._shadow,
+            )
+        except BlurfleetError as error:
+            self._log.warning("frame not shadowed", reason=error.reason, error=error.message)
+            return 0.0, False
+        self._shadow_frames.append(found)
+        # A candidate serves nobody, so there is nothing to swap: a trip is kept as held and judged below.
+        self._shadow, action = guard.step(self._shadow, found.sample, self.watch.policy, now, fallback_ready=False)
+        self._count(found, action, "Shadow", now)
+        self._judge_shadow(action, now)
+        return found.took_s, bool(action.breaches)
+
+    def _judge_shadow(self, action: GuardAction, now: float) -> None:
+        verdict = assess(self._shadow, self.watch.policy, now)
+        failed_now = verdict.verdict.value == "Fail" and self._shadow_told != "Fail"
+        if verdict.verdict.value == self._shadow_told and verdict.verdict.value != "Inconclusive":
+            return
+        self._shadow_told = verdict.verdict.value
+        trip, evidence = None, ""
+        if failed_now and self._shadow.held is not None:
+            trip = self._desk.shadow(self.watch, self._shadow.held, tuple(self._shadow_frames), now)
+            evidence = trip.evidence
+        self._tell(
+            replace(
+                self._summary(action),
+                trip=trip,
+                stage="Shadow",
+                shadow=ShadowResult(
+                    digest=self._shadow.digest,
+                    attempt=self._shadow.attempt,
+                    verdict=verdict.verdict.value,
+                    reason=verdict.reason,
+                    message=verdict.message,
+                    valid=verdict.samples_valid,
+                    figures=shown(self._shadow_frames, self._shadow),
+                    evidence=evidence,
+                ),
+            )
+        )
+
+    def _act(self, action: GuardAction, now: float, before: GuardState) -> None:
+        if action.act is Act.NONE:
+            return
+        trip = self._swap(action, now, before) if action.act is Act.SWAP else None
+        self._log.info("guard", act=action.act, reason=action.reason, message=action.message, digest=self._live.digest)
+        told = replace(self._summary(action), trip=trip, trip_kind=action.latch)
+        self._told_at = now
+        self._tell(replace(told, rearm=action.act is Act.REARM))
+
+    def _swap(self, action: GuardAction, now: float, before: GuardState) -> TripStatus | None:
+        frames = tuple(self._live_frames)
+        try:
+            return self._desk.live(self.watch, action, frames, now, self._infer)
+        except BlurfleetError as error:
+            # Nothing moved; the trip is held and every tick tries again.
+            self._log.error("swap failed", reason=error.reason, error=error.message)
+            self._live = replace(before, held=action.trip, phase=Phase.ALERT)
+            return None
+
+    def _say(self, now: float) -> None:
+        self._told_at = now
+        self._metrics.stability(self.watch.alias, self._live.stability)
+        self._tell(self._summary(GuardAction()))
+
+    def _summary(self, action: GuardAction) -> Told:
+        return Told(
+            alias=self.watch.alias,
+            digest=self._live.digest,
+            attempt=self._live.attempt,
+            phase=self._live.phase,
+            valid=self._live.counters.valid,
+            stability=self._live.stability,
+            act=action.act,
+            reason=action.reason,
+            message=action.message,
+            page=action.page,
+        )
+
+    def _count(self, found: Compared, action: GuardAction, source: str, now: float) -> None:
+        verdict = "Fail" if action.breaches or action.trip else "Pass" if found.sample.valid else "Inconclusive"
+        figures = {str(name): value for name, value in found.sample.figures.items()}
+        self._metrics.sample(
+            self.watch.alias,
+            source=source,
+            verdict=verdict,
+            max_abs=figures.get("MaxAbsError"),
+            deer=figures.get("DEER"),
+            now=now,
+        )
+
+
+def shown(frames: deque[Compared], state: GuardState) -> tuple[Figure, ...]:
+    """Return the last frame's figures as status shows them."""
+    if not frames:
+        return ()
+    trip = state.held
+    return tuple(
+        Figure(
+            metric=metric.value,
+            value=str(finite_json(value)),
+            limit=f"{trip.limit:g}" if trip is not None and trip.metric is metric else "",
+            verdict="Fail" if trip is not None and trip.metric is metric else "Pass",
+            samples=state.counters.valid,
+        )
+        for metric, value in frames[-1].sample.figures.items()
+        if value is not None
+    )
+
+
+def _restored(watch: Watch, journal: AliasState, now: float) -> GuardState:
+    """Return the guard's state at a start: windows are empty, but a latch of the journal holds, its back-off anew."""
+    digest = watch.primary.digest if watch.primary is not None else ""
+    state = replace(guard.begin(digest, watch.attempt, now), swaps_at=journal.swaps)
+    latch = journal.latch(digest, watch.attempt)
+    if latch is None:
+        return state
+    may = watch.policy.probation_enabled and not latch.sentinel
+    held = Latch(
+        kind=LatchKind.DRIFT if may else LatchKind.SENTINEL,
+        reason=Reason(latch.reason),
+        at=latch.at,
+        probation_at=now + watch.policy.back_off_s if may else None,
+    )
+    return replace(state, phase=Phase.SWAPPED, latch=held)

@@ -1,0 +1,245 @@
+"""One agent process: settings in, parts wired, until SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import psutil
+import structlog
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+
+from blurfleet import __version__
+from blurfleet.api.nodeengine import NodeFacts
+from blurfleet.errors import NodeError
+from blurfleet.reasons import Reason
+from blurfleet.serving.frames import FrameReceiver
+from blurfleet.serving.routing import read_routing
+from blurfleet.serving.triton import TritonClient
+from blurfleet.store.atomic import write_atomic
+from blurfleet.store.folder import FolderStore
+from blurfleet.store.port import Store
+from blurfleet_agent.aliases import AliasMechanics
+from blurfleet_agent.ballast import Ballast
+from blurfleet_agent.control import RepositoryControl
+from blurfleet_agent.crash import CrashPoint, no_crash
+from blurfleet_agent.desired import Desired
+from blurfleet_agent.engines import Engines, available_bytes
+from blurfleet_agent.evidence_files import EvidenceFiles
+from blurfleet_agent.exporter import Metrics, MetricsServer
+from blurfleet_agent.guard_thread import GuardThread
+from blurfleet_agent.guarding import Guarding
+from blurfleet_agent.journal import Journal
+from blurfleet_agent.node import Node, Parts
+from blurfleet_agent.recovery import recover_all
+from blurfleet_agent.repository import ModelRepository
+from blurfleet_agent.sampling import Budget
+from blurfleet_agent.settings import AgentSettings
+from blurfleet_agent.staging import Staging
+from blurfleet_agent.swap import Swapper
+from blurfleet_agent.trips import TripDesk
+from blurfleet_agent.watch import Watch
+from blurfleet_agent.work import Work
+
+AGENT_SCHEMA = 1
+
+
+def run_agent(settings: AgentSettings, *, store: Store | None = None, crash: CrashPoint = no_crash) -> None:
+    """Run the node's agent until SIGTERM or SIGINT.
+
+    `<node folder>/agent.json` holds `{schemaVersion, pid, metrics}` once it works. Raises NodeError where the node
+    folder or the metrics port cannot be used.
+    """
+    log_as_json()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with agent(settings, store=store or FolderStore(settings.store), crash=crash) as node:
+        watcher = threading.Thread(target=_watch, args=(node, stop), name="store-watch", daemon=True)
+        watcher.start()
+        node.run(stop.is_set)
+
+
+@contextlib.contextmanager
+def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash) -> Iterator[RunningNode]:
+    """Wire the parts, start guard and metrics, and yield the node; everything is closed afterwards."""
+    settings.node_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        registry = CollectorRegistry()
+        metrics = Metrics(registry, node=settings.node, device_class=settings.device_class)
+        server = _serve_metrics(registry, settings.metrics_port)
+        stack.callback(server.close)
+        journal = Journal(settings.journal_file)
+        stack.callback(journal.close)
+        control = stack.enter_context(RepositoryControl(settings.triton_grpc, settings.key()))
+        client = stack.enter_context(TritonClient(settings.triton_grpc))
+        repository = ModelRepository(settings.model_repository, settings.node_dir / "staging")
+        repository.clear_staging()
+        mechanics = AliasMechanics(repository, control, client, ready_s=settings.alias_ready_s)
+        ballast = Ballast(settings.node_dir / "ballast.bin")
+        ballast.hold()
+        swapper = Swapper(
+            journal=journal,
+            routing_file=settings.routing_file,
+            flips=mechanics,
+            ballast=ballast,
+            simulated=settings.simulated,
+            crash=crash,
+        )
+        staging = Staging(settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes)
+        engines = Engines(
+            staging=staging,
+            repository=repository,
+            control=control,
+            memory_reserve=settings.memory_reserve_bytes,
+            timeout_s=settings.load_timeout_s,
+        )
+        desired = Desired(store, settings.node, settings.node_dir / "desired.json")
+        _adopt(swapper, journal, settings, repository, desired)
+
+        def infer(engine: str, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
+            return client.infer(engine, tensor, timeout_s=settings.infer_timeout_s).matte
+
+        evidence = EvidenceFiles(settings, metrics)
+        node = RunningNode(
+            Parts(
+                settings=settings,
+                desired=desired,
+                engines=engines,
+                swapper=swapper,
+                journal=journal,
+                work=Work(
+                    engines=engines,
+                    staging=staging,
+                    mechanics=mechanics,
+                    infer=infer,
+                    device_class=settings.device_class,
+                    keep_golden=evidence.golden,
+                    clock=time.time,
+                ),
+                metrics=metrics,
+                collect=lambda keep: _collect(staging, ballast, keep, settings.artifact_budget_bytes),
+                facts=lambda: facts(settings, server.address),
+            ),
+        )
+        node.metrics_address = server.address
+        node.store = store
+        evidence.on_lost = node.lose_evidence
+        desk = TripDesk(swapper=swapper, journal=journal, metrics=metrics, keep=evidence.trip)
+
+        def guarding(watch: Watch, now: float) -> Guarding:
+            return Guarding(
+                watch,
+                swapper=swapper,
+                infer=infer,
+                desk=desk,
+                metrics=metrics,
+                tell=node.tell,
+                kept_frames=settings.evidence_frames,
+                now=now,
+            )
+
+        guard = GuardThread(
+            FrameReceiver(settings.frames_socket), guarding, Budget(share=settings.sample_share, hz=settings.sample_hz)
+        )
+        stack.callback(guard.close)
+        guard.start()
+        node.attach(guard)
+        ready = {"schemaVersion": AGENT_SCHEMA, "pid": os.getpid(), "metrics": server.address}
+        write_atomic(settings.node_dir / "agent.json", json.dumps(ready).encode())
+        yield node
+
+
+class RunningNode(Node):
+    """A node with what its surroundings need to know."""
+
+    metrics_address: str
+    store: Store
+
+    def lose_evidence(self, message: str) -> None:
+        """Note that a verdict's evidence could not be kept; empty text says that it works again."""
+        self.evidence_lost = message
+
+
+def facts(settings: AgentSettings, metrics_address: str) -> NodeFacts:
+    """Return what this node is, measured now."""
+    return NodeFacts(
+        sm=settings.sm,
+        platform=settings.platform,
+        runtime_version=settings.runtime_version,
+        memory_total_bytes=int(psutil.virtual_memory().total),
+        memory_available_bytes=available_bytes(),
+        agent_version=__version__,
+        metrics_address=metrics_address,
+    )
+
+
+def log_as_json() -> None:
+    """Write one JSON object a line to standard error."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+
+
+def _adopt(
+    swapper: Swapper, journal: Journal, settings: AgentSettings, repository: ModelRepository, desired: Desired
+) -> None:
+    try:
+        routes = read_routing(settings.routing_file).models
+    except NodeError:
+        routes = {}  # the journal is written before it and says the same
+    epochs = {m.name: m.serving.epoch for m in desired.status().models if m.serving is not None}
+    swapper.adopt(recover_all(journal.state.aliases, routes, repository.aliases(), epochs))
+
+
+def _serve_metrics(registry: CollectorRegistry, port: int) -> MetricsServer:
+    try:
+        return MetricsServer(registry, port)
+    except OSError as error:
+        raise NodeError(
+            Reason.PORT_IN_USE,
+            f"metrics cannot be served: {error}",
+            where=f"127.0.0.1:{port}",
+            fix="set BLURFLEET_METRICS_PORT to another port, or 0 for a free one",
+        ) from error
+
+
+def _collect(staging: Staging, ballast: Ballast, keep: set[str], budget: int) -> None:
+    with contextlib.suppress(OSError):
+        staging.collect(keep, budget)
+    ballast.hold()
+
+
+def _watch(node: RunningNode, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            for _ in node.store.watch(("NodeEngine",), stop.is_set):
+                node.wake()
+        except Exception:
+            # A store that cannot be watched is asked at every tick instead.
+            structlog.get_logger("blurfleet.node").exception("store watch ended")
+            stop.wait(1.0)
+
+
+def agent_file(node_dir: Path) -> Path:
+    """Return where a running agent says its pid and metrics address."""
+    return node_dir / "agent.json"

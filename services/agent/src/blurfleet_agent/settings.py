@@ -1,0 +1,80 @@
+"""The agent's settings: one frozen object per process, read from `BLURFLEET_` variables in the process's main only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1 << 20
+
+
+class AgentSettings(BaseSettings):
+    """What one node's agent is started with. Times are seconds, sizes bytes, shares 0 to 1."""
+
+    model_config = SettingsConfigDict(env_prefix="BLURFLEET_", frozen=True, extra="ignore")
+
+    node: str = Field(min_length=1, description="name of this node and of its NodeEngine object")
+    device_class: str = Field(description="class of the device; its own truth, checked against the NodeEngine's")
+    node_dir: Path = Field(description="journal, routing file, artifacts, evidence, sockets: survives a power cut")
+    store: Path = Field(description="root of the store folder")
+    triton_grpc: str = Field(description="host:port of this node's Triton")
+    triton_key: SecretStr = SecretStr("")
+    triton_key_file: Path | None = Field(default=None, description="holds the key of the repository API; wins over KEY")
+    model_repository: Path = Field(description="Triton's model repository; only this agent writes to it")
+    simulated: bool = Field(default=False, description="this machine lacks the device that the class names")
+    sm: int = Field(default=0, ge=0, description="compute capability times ten, 0 on CPU")
+    platform: str = Field(default="linux-x86_64-cpu", description="matched against the variants' targets")
+    runtime_version: str = Field(default="", description="exact version of the engine runtime, for matching")
+
+    metrics_port: int = Field(default=9102, ge=0, le=65535, description="0 takes a free one, written to agent.json")
+    sample_share: float = Field(default=0.10, gt=0, le=1, description="share of device time the oracle may take")
+    sample_hz: float = Field(default=20.0, gt=0, description="most samples per second and stream before a breach")
+
+    infer_timeout_s: float = Field(default=5.0, gt=0, description="one oracle or golden inference")
+    load_timeout_s: float = Field(default=60.0, gt=0, description="one engine load; a load without model.py never ends")
+    load_attempts: int = Field(default=3, ge=1, description="failed loads leak memory on some backends, so few")
+    retry_back_off_s: float = Field(default=2.0, gt=0, description="first wait after a failed attempt; doubles")
+    retry_back_off_max_s: float = Field(default=60.0, gt=0)
+    alias_ready_s: float = Field(default=2.0, gt=0, description="alias not READY by then: AliasStale, retried")
+    unload_after_s: float = Field(default=30.0, ge=0, description="longest request deadline: engines stay that long")
+    tick_s: float = Field(default=0.5, gt=0, description="the loop turns at least this often")
+    heartbeat_s: float = Field(default=10.0, gt=0, description="status is written at least this often")
+
+    memory_reserve_bytes: int = Field(default=256 * MIB, ge=0, description="left free whatever is loaded")
+    storage_reserve_bytes: int = Field(default=64 * MIB, ge=0, description="left free on the node folder's disk")
+    artifact_budget_bytes: int = Field(default=8192 * MIB, ge=0, description="unreferenced artifacts go beyond it")
+    evidence_budget_bytes: int = Field(default=256 * MIB, ge=0, description="oldest evidence goes beyond it")
+    evidence_frames: int = Field(default=8, ge=1, description="frames kept per verdict")
+
+    @property
+    def journal_file(self) -> Path:
+        """Where swaps and latches are remembered."""
+        return self.node_dir / "journal.bin"
+
+    @property
+    def routing_file(self) -> Path:
+        """What the gateway reads at every request."""
+        return self.node_dir / "routing.json"
+
+    @property
+    def artifacts_dir(self) -> Path:
+        """Staged files by digest."""
+        return self.node_dir / "artifacts"
+
+    @property
+    def evidence_dir(self) -> Path:
+        """One folder per verdict."""
+        return self.node_dir / "evidence"
+
+    @property
+    def frames_socket(self) -> Path:
+        """Where the gateway sends samples."""
+        return self.node_dir / "frames.sock"
+
+    def key(self) -> str:
+        """Return the key of the repository API. Raises OSError where its file cannot be read."""
+        if self.triton_key_file is not None:
+            return self.triton_key_file.read_text().strip()
+        return self.triton_key.get_secret_value()

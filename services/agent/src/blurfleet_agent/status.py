@@ -1,0 +1,247 @@
+"""NodeEngineStatus from what is observed. Pure: the clock comes in, conditions keep the time of their last flip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blurfleet.api.meta import Condition, ConditionStatus, condition, is_true, set_condition, timestamp
+from blurfleet.api.nodeengine import (
+    CandidateStatus,
+    ModelStatus,
+    NodeEngineStatus,
+    NodeFacts,
+    Serving,
+)
+from blurfleet.identity import digest12
+from blurfleet.reasons import Reason
+from blurfleet_agent.view import ModelView, Problem
+from blurfleet_agent.watch import Told
+
+Fact = tuple[str, ConditionStatus, Reason, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeHealth:
+    """What holds for the whole node: errors are None where all is well."""
+
+    store: Problem | None
+    triton: Problem | None
+    journal_synced: bool
+    journal_torn: bool
+    evidence_lost: str
+    simulated: bool
+
+
+def model_status(
+    view: ModelView, candidate: CandidateStatus | None, told: Told | None, health: NodeHealth, old: ModelStatus | None
+) -> ModelStatus:
+    """Return one model's status, conditions carried over from `old`."""
+    conditions = old.conditions if old is not None else ()
+    for kind, status, reason, message in (
+        *_facts(view, told, health),
+        *_node_suspect(view),
+        *_candidate_loaded(view),
+    ):
+        new = Condition(type=kind, status=status, reason=reason, message=message[:2048])
+        conditions = set_condition(conditions, new, view.now)
+    served = view.served
+    serving = None
+    if served is not None:
+        serving = Serving(
+            digest=served.engine.digest,
+            engine=served.engine.engine,
+            set=served.engine.set,
+            role=served.role,
+            precision=served.engine.precision,
+            epoch=served.epoch,
+        )
+    return ModelStatus(
+        name=view.spec.name,
+        serving=serving,
+        guard=told.phase if told is not None else "Idle",
+        candidate=candidate,
+        last_trip=view.journal.last_trip,
+        trips=view.journal.trips,
+        samples_valid=told.valid if told is not None else 0,
+        conditions=conditions,
+    )
+
+
+def _facts(view: ModelView, told: Told | None, health: NodeHealth) -> list[Fact]:
+    return [_ready(view, health), _active(view, told), _fallback(view), _armed(view), _swap_proven(view)]
+
+
+def _ready(view: ModelView, health: NodeHealth) -> Fact:
+    served = view.served
+    if health.triton is not None:
+        return "Ready", "False", health.triton.reason, health.triton.message
+    if view.problem is not None:
+        return "Ready", "False", view.problem.reason, view.problem.message
+    if served is None:
+        why = _why_not_served(view)
+        return "Ready", "False", why.reason, why.message
+    if served.engine.engine not in view.ready:
+        return "Ready", "False", Reason.SERVER_NOT_READY, f"{served.engine.engine} is not READY"
+    if not served.settled:
+        return "Ready", "False", Reason.ALIAS_STALE, "gateways follow the routing file, the alias is behind"
+    return "Ready", "True", Reason.SERVING, f"{served.engine.engine} answers at epoch {served.epoch}"
+
+
+def _why_not_served(view: ModelView) -> Problem:
+    primary = view.spec.primary
+    if primary is None:
+        return Problem(reason=Reason.NOTHING_DESIRED, message="no engine is to be served yet")
+    fault, result = view.faults.get(primary.digest), view.result(primary, "Primary")
+    if fault is not None:
+        return Problem(reason=fault.reason, message=fault.message)
+    if result is not None and result.verdict != "Pass":
+        return Problem(reason=result.reason, message=result.message)
+    return view.blocked(primary) or Problem(reason=Reason.STAGING, message="the primary is being staged and checked")
+
+
+def _active(view: ModelView, told: Told | None) -> Fact:
+    served = view.served
+    if served is None:
+        return "ActiveHealthy", "Unknown", Reason.NOTHING_DESIRED, "nothing is served"
+    if told is not None and told.act == "Hold" and told.reason in (Reason.NO_DATA, Reason.STREAM_STOPPED):
+        return "ActiveHealthy", "Unknown", told.reason, told.message
+    if told is not None and told.reason is Reason.FALLBACK_NOT_PROVEN:
+        return "ActiveHealthy", "False", told.reason, told.message
+    if served.role == "Fallback":
+        return "ActiveHealthy", "True", Reason.SERVING, "the FP32 standby serves"
+    if told is not None and told.valid > 0:
+        return "ActiveHealthy", "True", Reason.WITHIN_LIMITS, f"{told.phase}"
+    return "ActiveHealthy", "Unknown", Reason.NO_DATA, "no live frame was judged yet"
+
+
+def _fallback(view: ModelView) -> Fact:
+    ref = view.spec.fallback
+    if ref is None:
+        return "FallbackReady", "False", Reason.NOTHING_DESIRED, "the spec names no fallback"
+    if view.fallback_ready:
+        result = view.result(ref, "Fallback")
+        seen = f" at {timestamp(result.at)}" if result is not None else ""
+        return "FallbackReady", "True", Reason.GOLDEN_PASSED, f"golden inference passed{seen}"
+    fault, result = view.faults.get(ref.digest), view.result(ref, "Fallback")
+    if fault is not None:
+        return "FallbackReady", "False", fault.reason, fault.message
+    if result is not None and result.verdict != "Pass":
+        return "FallbackReady", "False", Reason.FALLBACK_NOT_PROVEN, f"{result.reason}: {result.message}"
+    return "FallbackReady", "Unknown", Reason.GOLDEN_PENDING, "the standby is being loaded and proven"
+
+
+def _armed(view: ModelView) -> Fact:
+    served = view.served
+    if served is None:
+        return "Armed", "False", Reason.NOTHING_DESIRED, "nothing is served"
+    if served.role == "Fallback":
+        why = view.blocked(view.spec.primary) if view.spec.primary is not None else None
+        return "Armed", "False", why.reason if why else Reason.SWAPPED, why.message if why else "the standby serves"
+    if not view.fallback_ready:
+        return "Armed", "False", Reason.FALLBACK_NOT_PROVEN, "there is no proven standby to swap to"
+    if view.problem is not None:
+        return "Armed", "False", view.problem.reason, view.problem.message
+    return "Armed", "True", Reason.SERVING, "a breach swaps to the standby"
+
+
+def _swap_proven(view: ModelView) -> Fact:
+    if view.swap_proven is None:
+        return "SwapProven", "Unknown", Reason.SWAP_NOT_PROVEN, "no flip was tried under traffic yet"
+    if view.swap_proven:
+        return "SwapProven", "True", Reason.ACCEPTED, "flips under probe traffic lost and mixed nothing"
+    return "SwapProven", "False", Reason.SWAP_NOT_PROVEN, "a flip under probe traffic failed; no canary on this node"
+
+
+def _node_suspect(view: ModelView) -> list[Fact]:
+    result = view.result(view.spec.oracle, "Fallback") if view.spec.candidate is not None else None
+    if result is None:
+        return [("NodeSuspect", "False", Reason.GOLDEN_PENDING, "no FP32 engine failed golden frames")]
+    if result.verdict == "Fail":
+        return [("NodeSuspect", "True", Reason.NODE_SUSPECT, f"FP32 fails golden frames: {result.message}")]
+    return [("NodeSuspect", "False", result.reason, result.message)]
+
+
+def _candidate_loaded(view: ModelView) -> list[Fact]:
+    ref = view.spec.candidate
+    if ref is None:
+        return [("CandidateLoaded", "False", Reason.NOTHING_DESIRED, "there is no candidate")]
+    if view.is_ready(ref):
+        return [("CandidateLoaded", "True", Reason.LOADED, view.name_of(ref))]
+    fault = view.faults.get(ref.digest)
+    if fault is None:
+        return [("CandidateLoaded", "Unknown", Reason.STAGING, "being staged and loaded")]
+    return [("CandidateLoaded", "False", fault.reason, fault.message)]
+
+
+def node_status(
+    models: tuple[ModelStatus, ...],
+    health: NodeHealth,
+    facts: NodeFacts,
+    generation: int,
+    old: NodeEngineStatus,
+    now: float,
+) -> NodeEngineStatus:
+    """Return the node's status with printer columns from its first model."""
+    conditions = old.conditions
+    for kind, status, reason, message in _node_facts(health):
+        new = Condition(type=kind, status=status, reason=reason, message=message[:2048], observed_generation=generation)
+        conditions = set_condition(conditions, new, now)
+    first = models[0] if models else None
+    serving = first.serving if first is not None else None
+    fallback = condition(first.conditions, "FallbackReady") if first is not None else None
+    return NodeEngineStatus(
+        observed_generation=generation,
+        simulated=health.simulated,
+        heartbeat=timestamp(now),
+        facts=facts,
+        models=models,
+        conditions=conditions,
+        active=f"{serving.set or serving.engine}@{digest12(serving.digest)}" if serving is not None else "",
+        precision=serving.precision if serving is not None else "",
+        fallback="Ready" if fallback is not None and fallback.status == "True" else "NotReady",
+        armed="Yes" if first is not None and is_true(first.conditions, "Armed") else "No",
+        last_swap=first.last_trip.at if first is not None and first.last_trip is not None else "",
+        connected="Yes" if health.store is None else "No",
+    )
+
+
+def _node_facts(health: NodeHealth) -> list[Fact]:
+    def of(kind: str, problem: Problem | None, fine: str) -> Fact:
+        if problem is None:
+            return kind, "True", Reason.ACCEPTED, fine
+        return kind, "False", problem.reason, problem.message
+
+    unsynced = Problem(reason=Reason.JOURNAL_UNSYNCED, message="the journal is not on disk; swaps go on")
+    facts = [
+        of("Connected", health.store, "the store answers"),
+        of("TritonReachable", health.triton, "Triton answers"),
+        of("JournalSynced", None if health.journal_synced else unsynced, "the journal is on disk"),
+    ]
+    torn = "a torn tail was cut off at the start" if health.journal_torn else ""
+    facts.append(("JournalTorn", "True" if torn else "False", Reason.JOURNAL_TORN if torn else Reason.ACCEPTED, torn))
+    lost = health.evidence_lost
+    facts.append(
+        ("EvidenceWritten", "False" if lost else "True", Reason.EVIDENCE_UNWRITTEN if lost else Reason.ACCEPTED, lost)
+    )
+    return facts
+
+
+def worth_writing(old: NodeEngineStatus | None, new: NodeEngineStatus) -> bool:
+    """Tell whether `new` says more than another heartbeat and other memory figures."""
+    if old is None:
+        return True
+    quiet = {"heartbeat": "", "facts": NodeFacts()}
+    return _steady(old.model_copy(update=quiet)) != _steady(new.model_copy(update=quiet))
+
+
+def _steady(status: NodeEngineStatus) -> NodeEngineStatus:
+    """Return `status` without what moves with every frame: it travels with the next heartbeat or change."""
+    models = tuple(
+        m.model_copy(update={"samples_valid": 0, "conditions": tuple(_bare(c) for c in m.conditions)})
+        for m in status.models
+    )
+    return status.model_copy(update={"models": models})
+
+
+def _bare(one: Condition) -> Condition:
+    return one.model_copy(update={"message": "", "last_transition_time": ""})

@@ -1,0 +1,91 @@
+"""How the slow actions are done, each as one call that returns an answer or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from blurfleet.api.nodeengine import EngineRef, NodeModel
+from blurfleet.errors import BlurfleetError
+from blurfleet.identity import engine_name
+from blurfleet_agent.aliases import AliasMechanics, Face, Proof, probe_for
+from blurfleet_agent.decide import Load, ProveFlip, RunGolden, Unload
+from blurfleet_agent.engines import Engines
+from blurfleet_agent.golden import (
+    GoldenRun,
+    Infer,
+    from_error,
+    judge_alive,
+    judge_run,
+    pictures_differ,
+    read_golden,
+    run_golden,
+)
+from blurfleet_agent.jobs import Answer
+from blurfleet_agent.remembered import Remembered
+from blurfleet_agent.staging import Staging
+from blurfleet_agent.view import GoldenResult, Role
+
+KeepGolden = Callable[[NodeModel, EngineRef, Role, GoldenRun, GoldenResult], str]
+
+
+class Work:
+    """Loads, golden inference, flip proofs and unloads of one node."""
+
+    def __init__(
+        self,
+        *,
+        engines: Engines,
+        staging: Staging,
+        mechanics: AliasMechanics,
+        infer: Infer,
+        device_class: str,
+        keep_golden: KeepGolden,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engines = engines
+        self._staging = staging
+        self._mechanics = mechanics
+        self._infer = infer
+        self._class = device_class
+        self._keep_golden = keep_golden
+        self._clock = clock
+
+    def load(self, action: Load, model: NodeModel) -> Answer:
+        """Stage, check and load. Raises what `Engines.load` raises."""
+        return self._engines.load(action.ref, model.name)
+
+    def unload(self, action: Unload) -> Answer:
+        """Unload and remove. Raises EngineError."""
+        self._engines.unload(action.name)
+        return None
+
+    def prove(self, action: ProveFlip, model: NodeModel, face: Face) -> Proof:
+        """Flip under probe traffic. Raises EngineError."""
+        return self._mechanics.prove(model.name, action.engine, face)
+
+    def golden(self, action: RunGolden, model: NodeModel, notes: Remembered) -> GoldenResult:
+        """Run golden inference and judge it by the model's policy. Raises ArtifactRefused, NodeError (staging)."""
+        ref, name = action.ref, engine_name(model.name, action.ref.digest)
+        note = notes.sets.get(ref.set)
+        if note is None or note.golden is None:
+            return self._alive(ref, model, name)
+        frames = read_golden(self._staging.ensure(note.golden))
+        differs = pictures_differ(frames, model.contract)
+        try:
+            run = run_golden(self._infer, name, frames)
+        except BlurfleetError as error:
+            return from_error(error, self._clock())
+        result = judge_run(run, model.policy, self._class, action.role, self._clock())
+        if differs:
+            return replace(result, message=differs, pictures_fit=False)
+        evidence = self._keep_golden(model, ref, action.role, run, result) if result.verdict == "Fail" else ""
+        return replace(result, evidence=evidence)
+
+    def _alive(self, ref: EngineRef, model: NodeModel, name: str) -> GoldenResult:
+        record = self._engines.record(ref)
+        probe = probe_for(record, model.contract)
+        try:
+            return judge_alive(self._infer, name, probe, self._clock())
+        except BlurfleetError as error:
+            return from_error(error, self._clock())
