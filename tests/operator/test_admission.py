@@ -1,0 +1,135 @@
+"""What a store refuses to take, and that what it refuses by it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from simulated_fleet import digest, policy_spec, resource, rollout_spec, set_spec
+
+from blurfleet.api.admission import review
+from blurfleet.api.kinds import Resource
+from blurfleet.api.nodeengine import NodeEngineSpec
+from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.errors import AdmissionRefused, InvalidSpec
+from blurfleet.reasons import Reason
+from blurfleet.store.memory import MemoryStore, ref_of
+
+BAD = resource(
+    "EngineQuarantine",
+    "q",
+    QuarantineSpec(digest=digest("naive-a100"), reason="MaxAbsErrorExceeded", device_class="a100"),
+)
+LISTED = BAD.with_status(QuarantineStatus(engine_sets=("default/naive",)))
+NAIVE = resource("EngineSet", "naive", set_spec("naive", precision="FP16"))
+GOOD = resource("EngineSet", "fp32", set_spec("fp32"))
+
+
+def rollout(engine_set: str, **fields: Any) -> Resource:
+    return resource("EngineRollout", "bokeh", rollout_spec(engine_set, **fields))
+
+
+def node(device_class: str) -> Resource:
+    return resource("NodeEngine", "n", NodeEngineSpec(device_class=device_class))
+
+
+def labelled(old: Resource) -> Resource:
+    return replace(old, meta=old.meta.model_copy(update={"labels": {"team": "video"}}))
+
+
+ORIN = resource("EngineSet", "naive", set_spec("naive", precision="FP16", classes=("jetson-orin",)))
+EVERYWHERE = resource("EngineQuarantine", "q", QuarantineSpec(digest=digest("net-fp32"), reason="OutOfRangeOutput"))
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "quarantines", "reasons"),
+    [
+        pytest.param(NAIVE, None, [], [], id="a set nobody quarantined is admitted"),
+        pytest.param(
+            NAIVE, None, [BAD], [Reason.QUARANTINED], id="creating a set with a quarantined digest is refused"
+        ),
+        pytest.param(
+            replace(NAIVE, meta=NAIVE.meta.model_copy(update={"name": "innocent"})),
+            None,
+            [BAD],
+            [Reason.QUARANTINED],
+            id="another name does not help",
+        ),
+        pytest.param(NAIVE, NAIVE, [BAD], [], id="an unchanged set passes"),
+        pytest.param(labelled(NAIVE), NAIVE, [BAD], [], id="a label of a quarantined set may change"),
+        pytest.param(ORIN, None, [BAD], [], id="the digest is free for a class it is not quarantined on"),
+        pytest.param(
+            ORIN, None, [EVERYWHERE], [Reason.QUARANTINED], id="a quarantine without class holds for every class"
+        ),
+        pytest.param(ORIN, NAIVE, [], [Reason.IMMUTABLE], id="a set never changes"),
+        pytest.param(ORIN, NAIVE, [BAD], [Reason.IMMUTABLE], id="immutable before quarantined"),
+        pytest.param(
+            rollout("naive"), None, [BAD], [Reason.QUARANTINED], id="a new rollout of a quarantined set is refused"
+        ),
+        pytest.param(
+            rollout("naive"), rollout("fp32"), [BAD], [Reason.QUARANTINED], id="pointing a rollout at it is refused"
+        ),
+        pytest.param(
+            rollout("gone"),
+            rollout("fp32"),
+            [BAD.with_status(QuarantineStatus(engine_sets=("default/gone",)))],
+            [Reason.QUARANTINED],
+            id="the quarantine's own list is enough",
+        ),
+        pytest.param(
+            rollout("naive", paused=True),
+            rollout("naive"),
+            [LISTED],
+            [],
+            id="a rollout already on it may still be paused",
+        ),
+        pytest.param(rollout("naive"), rollout("naive"), [LISTED], [], id="applying it again unchanged is a no-op"),
+        pytest.param(rollout("fp32"), rollout("naive"), [LISTED], [], id="pointing away from it is admitted"),
+        pytest.param(
+            rollout("naive", selector={"classes": ("jetson-orin",)}),
+            None,
+            [LISTED],
+            [],
+            id="a rollout on other classes only is admitted",
+        ),
+        pytest.param(node("h100"), None, [], [Reason.UNKNOWN_CLASS], id="a node of an unknown class is refused"),
+        pytest.param(node("a100"), None, [], [], id="a node of a known class is admitted"),
+        pytest.param(
+            labelled(node("h100")), node("h100"), [], [], id="an old node of an unknown class may be labelled"
+        ),
+    ],
+)
+def test_review(new: Resource, old: Resource | None, quarantines: list[Resource], reasons: list[Reason]) -> None:
+    found = review(new, old, quarantines=quarantines, sets=[GOOD, NAIVE], rollouts=[])
+    assert [r.reason for r in found] == reasons
+
+
+def test_a_refusal_names_the_digest_the_class_the_cause_and_the_way_out() -> None:
+    (found,) = review(rollout("naive"), None, quarantines=[BAD], sets=[NAIVE])
+    for word in (digest("naive-a100"), "a100", "MaxAbsErrorExceeded", "naive", "delete the EngineQuarantine"):
+        assert word in found.message
+
+
+def test_a_store_raises_by_kind_of_refusal_and_keeps_what_it_had() -> None:
+    store = MemoryStore()
+    store.apply(NAIVE)
+    with pytest.raises(InvalidSpec) as immutable:
+        store.apply(ORIN)
+    store.apply(BAD)
+    with pytest.raises(AdmissionRefused) as refused:
+        store.apply(rollout("naive"))
+    assert (immutable.value.reason, refused.value.reason) == (Reason.IMMUTABLE, Reason.QUARANTINED)
+    assert store.get(ref_of(NAIVE)).spec == NAIVE.spec
+    assert store.objects("EngineRollout") == []
+
+
+def test_memory_keeps_uid_and_status_and_numbers_only_changed_specs() -> None:
+    store = MemoryStore()
+    first = store.apply(resource("QualityPolicy", "p", policy_spec()))
+    again = store.apply(resource("QualityPolicy", "p", policy_spec()))
+    label = store.apply(labelled(resource("QualityPolicy", "p", policy_spec())))
+    other = store.apply(resource("QualityPolicy", "p", policy_spec(shadow_samples=3)))
+    assert [r.meta.generation for r in (first, again, label, other)] == [1, 1, 1, 2]
+    assert len({r.meta.uid for r in (first, again, label, other)}) == 1
+    assert again is first
