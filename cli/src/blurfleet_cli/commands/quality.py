@@ -105,7 +105,8 @@ def load_pair(file: Path) -> tuple[Any, Any]:
     """Return the arrays `ref` and `cand` of an npz. Raises InvalidInput; pickled objects are never loaded."""
     where = str(file)
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InvalidInput(Reason.UNPARSEABLE, "one bare array, not an npz with ref and cand", where=where)
             missing = [key for key in ("ref", "cand") if key not in archive.files]

@@ -55,8 +55,8 @@ class GoldenVerdict:
 
     @property
     def worst_frame(self) -> str:
-        """Return the frame behind the reason, empty where there is none."""
-        return self.decisive.worst_frame if self.decisive else ""
+        """Return the frame whose breach is behind the reason, empty where there is none."""
+        return self.decisive.worst_frame if self.decisive and self.decisive.breached else ""
 
 
 def number_text(value: float) -> str:

@@ -41,6 +41,7 @@ _METRICS = {
 }
 _FRAME_PERIOD_S = 0.05  # live sampling goes up to 20 Hz
 _SLOW_PERIOD_S = 1.0
+_STALE_AFTER_S = 30.0
 _DIGEST = "sha256:" + "0" * 64
 
 
@@ -106,7 +107,10 @@ def judge_sequence(item: object, index: int = 0) -> SequenceResult:
 
 def run(name: str, metric: MetricName, rules: tuple[BoundRule, ...], arrivals: Arrivals) -> SequenceResult:
     """Feed the arrivals to a guard and stop at the trip; else assess what is left at the last arrival's time."""
-    policy = GuardPolicy(rules=rules, sampling_period_s=arrivals.period_s, shadow_samples=1)
+    period = arrivals.period_s
+    policy = GuardPolicy(
+        rules=rules, sampling_period_s=period, shadow_samples=1, stale_after_s=max(_STALE_AFTER_S, 2 * period)
+    )
     start = arrivals.times[0] if arrivals.times else 0.0
     state = begin(_DIGEST, "", start)
     for index, (value, frame, now) in enumerate(zip(arrivals.values, arrivals.frames, arrivals.times, strict=True)):

@@ -42,7 +42,8 @@ def assess(state: GuardState, policy: GuardPolicy, now: float, *, required: int 
     if is_open(state, policy):
         return found(Verdict.INCONCLUSIVE, Reason.BREACH_PENDING, "breaches that could still become a trip")
     if valid == 0:
-        reason = Reason.INSUFFICIENT_SAMPLES if state.counters.invalid else Reason.NO_DATA
+        came = state.counters.invalid + state.counters.sentinel
+        reason = Reason.INSUFFICIENT_SAMPLES if came else Reason.NO_DATA
         return found(Verdict.INCONCLUSIVE, reason, "no valid sample")
     short = _short_rule(state, policy)
     if valid < need or short:
