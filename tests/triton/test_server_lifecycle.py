@@ -84,35 +84,58 @@ def test_a_killed_server_leaves_nothing_and_can_be_started_again(
 
 OWNER = """
 import sys, threading
+from dataclasses import replace
 from pathlib import Path
 from blurfleet.cache import cache_dir
+from blurfleet.errors import EngineTimeout
 from blurfleet_agent.tritonenv import ensure_environment
+from blurfleet_agent.tritonserver import TritonServer
 from blurfleet_cli.swap_bench import SwapBench
-bench = SwapBench(ensure_environment(cache_dir()), Path(sys.argv[1]), size=32)
+folder, hang = Path(sys.argv[1]), sys.argv[2] == "hang"
+env = ensure_environment(cache_dir())
+bench = SwapBench(env, folder, size=32)
+bench.server = TritonServer(env, replace(bench.server.settings, exit_timeout_s=1, kill_after_s=3.0), log=folder / "log")
 # started by a thread that ends: a death signal tied to that thread would take the server along
 thread = threading.Thread(target=bench.__enter__)
 thread.start()
 thread.join()
+if hang:
+    model = bench.repository.models / "bokeh__hanging00000"
+    (model / "1").mkdir(parents=True)
+    text = (bench.repository.models / bench.engines[0].name / "config.pbtxt").read_text()
+    (model / "config.pbtxt").write_text(text.replace(bench.engines[0].name, model.name))
+    try:
+        bench.control.load(model.name, timeout_s=1.0)
+    except EngineTimeout:
+        pass
 print(bench.server.pid, bench.server.settings.shm_prefix, bench.client.server_ready(), flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_whose_owner_is_killed_goes_with_it(
+@pytest.mark.parametrize(
+    ("number", "doing"),
+    [
+        pytest.param(signal.SIGKILL, "serve", id="killed while it serves"),
+        pytest.param(signal.SIGTERM, "serve", id="terminated while it serves"),
+        pytest.param(signal.SIGKILL, "hang", id="killed while a load hangs"),
+    ],
+)
+def test_a_server_whose_owner_dies_goes_with_it(
     number: signal.Signals,
+    doing: str,
     triton_environment: TritonEnvironment,
     tmp_path: Path,
     processes_of: ProcessesOf,
     shared_memory_of: SharedMemoryOf,
     wait_until: WaitUntil,
 ) -> None:
-    argv = [sys.executable, "-c", OWNER, str(tmp_path)]
+    argv = [sys.executable, "-c", OWNER, str(tmp_path), doing]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pid, prefix, ready = owner.stdout.readline().split()
         assert ready == "True"
-        assert len(processes_of(int(pid))) == 3
+        assert len(processes_of(int(pid))) >= 3
         owner.send_signal(number)
     wait_until(lambda: processes_of(int(pid)) == [])
     wait_until(lambda: shared_memory_of(prefix) == [])

@@ -196,6 +196,8 @@ def swap_report(flips: list[Flip], requests: Records, loads: int) -> dict[str, A
         **_figures("flip", [f.flip_ms for f in flips]),
         **_figures("verify", [f.times.verify_ms for f in flips]),
         **_figures("routing", [(f.routed_ns - f.started_ns) / 1e6 for f in flips]),
+        **_figures("replace", [f.times.replace_ms for f in flips]),
+        **_figures("ready", [f.times.ready_ms for f in flips]),
         **_figures("load_call", [f.times.load_ms for f in flips]),
         **_figures("request", ((requests["done_ns"] - requests["sent_ns"]) / 1e6).tolist()),
     }

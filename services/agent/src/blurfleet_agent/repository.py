@@ -126,7 +126,7 @@ class ModelRepository:
         (folder / str(epoch)).mkdir(parents=True, exist_ok=True)
         part = self._stage(alias)
         part.write_text(config)
-        newest = max((p.stat().st_mtime_ns for p in folder.rglob("*")), default=0)
+        newest = max(entry.stat().st_mtime_ns for entry in os.scandir(folder))
         stamp = max(time.time_ns(), newest + _MTIME_STEP_NS)
         os.utime(part, ns=(stamp, stamp))  # Triton takes only a newer mtime for a change, and clocks step back
         part.replace(folder / CONFIG)
