@@ -7,6 +7,7 @@ from simulated_fleet import NOW, Fleet, Script, digest
 
 from blurfleet.reasons import Reason
 from blurfleet.store.memory import ref_of
+from blurfleet.store.port import Ref
 
 NODES = ("a100-0", "orin-0", "orin-1")
 
@@ -273,3 +274,66 @@ def test_an_expired_quarantine_is_deleted_and_said(fleet: Fleet) -> None:
     assert fleet.quarantined() == set()
     assert fleet.refused_on("a100-0") == ()
     assert "QuarantineExpired" in [e.reason.value for e in fleet.store.events()]
+
+
+@pytest.mark.parametrize("how", ["the spec points at a set that does not exist", "its set was deleted"])
+def test_a_refused_spec_mutes_no_trip_of_what_is_running(fleet: Fleet, how: str) -> None:
+    fleet.change(correlation={"nodes": 1, "window": "10m"})
+    gated(fleet)
+    if how.startswith("the spec"):
+        fleet.change(engine_set="typo")
+    else:
+        assert fleet.store.delete(Ref(kind="EngineSet", name="mixed", namespace="default"))
+    fleet.tick(2)
+    assert fleet.said("Ready") == ("False", "UnknownEngineSet")
+    assert fleet.serves("orin-0") == "mixed/Primary"
+    fleet.script = Script(live={("orin-0", digest("mixed-jetson-orin")): "NonFiniteOutput"})
+    fleet.tick(3)
+    assert fleet.serves("orin-0") == "fp32/Primary"
+    assert fleet.quarantined() == {(digest("mixed-jetson-orin"), "jetson-orin")}
+
+
+def test_a_class_selected_later_falls_back_to_what_another_rollout_left_there(fleet: Fleet) -> None:
+    fleet.store.delete(Ref(kind="EngineRollout", name="bokeh", namespace="default"))
+    fleet.rollout("mixed", selector={"classes": ("a100",)})
+    fleet.until(lambda: fleet.status().outcome == "Promoted")
+    assert fleet.all_serve() == {"a100-0": "mixed/Primary", "orin-0": "fp32/Primary", "orin-1": "fp32/Primary"}
+    fleet.change(selector={})
+    fleet.tick(2)
+    assert {k.set for k in fleet.status().known_good if k.device_class == "jetson-orin"} == {"fp32"}
+    assert fleet.spec("orin-0").fallback.set == "fp32"
+
+
+def test_a_first_set_that_was_never_promoted_is_not_known_good_for_the_next() -> None:
+    fleet = Fleet()
+    fleet.set("one", precision="Mixed", net="net1")
+    fleet.rollout("one", waves=GATED)
+    fleet.until(lambda: fleet.said("Progressing") == ("False", "WaitingForGate"))
+    fleet.set("two", precision="Mixed", net="net2")
+    fleet.change(engine_set="two")
+    fleet.tick(3)
+    assert fleet.status().known_good == ()
+
+
+def test_every_condition_is_of_the_generation_it_was_observed_at(fleet: Fleet) -> None:
+    fleet.promote("mixed")
+    status = fleet.status()
+    generation = fleet.store.get(Ref(kind="EngineRollout", name="bokeh", namespace="default")).meta.generation
+    assert status.observed_generation == generation > 1
+    assert {c.observed_generation for c in status.conditions} == {generation}
+    assert {c.type for c in status.conditions} == {
+        "Ready",
+        "Progressing",
+        "Promoted",
+        "FallbackReady",
+        "NodesReachable",
+        "AnalysisConclusive",
+    }
+
+
+def test_one_event_is_said_for_each_transition(fleet: Fleet) -> None:
+    fleet.promote("mixed")
+    fleet.tick(10)
+    said = fleet.reasons()
+    assert said.count("Promoted") == 2
+    assert said.count("Accepted") == 2

@@ -105,7 +105,7 @@ def _promoted_only_when_proven(fleet: Fleet, before: dict[str, str]) -> None:
         assert proven or told.primary.set in good or told.primary.precision == "FP32"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(script=scripts(), steps=acts())
 def test_whatever_happens_quarantined_is_never_told_unproven_never_primary_and_rest_is_silent(
     script: Script, steps: list[tuple[str, str]]

@@ -69,6 +69,8 @@ class RolloutSpec(Model):
         shares = [w.percent for w in self.waves if w.percent is not None]
         if shares != sorted(shares):
             raise ValueError(f"wave percentages must not decrease, got {shares}")
+        if shares and not self.waves[-1].nodes and shares[-1] != 100:
+            raise ValueError(f"the last wave must be 100 percent or name its nodes, got {shares[-1]} percent")
         names = [w.name for w in self.waves]
         if len(set(names)) != len(names):
             raise ValueError(f"wave names must be unique, got {names}")

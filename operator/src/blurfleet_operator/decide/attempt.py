@@ -57,11 +57,13 @@ def begin(obs: Observation, selected: tuple[NodeView, ...], now: float) -> Rollo
 def adopted(
     obs: Observation, selected: tuple[NodeView, ...], known: tuple[KnownGood, ...], stamp: str
 ) -> tuple[KnownGood, ...]:
-    """Return `known` with, for classes it does not cover, the set that earlier rollouts left on all nodes of the class.
+    """Return `known` with, for classes it does not cover, the set that other rollouts left on all nodes of the class.
 
     A node's fallback belongs to the set that was last promoted there, so it tells; the primary may be an experiment.
+    What this rollout itself put there was never promoted, else it would be known.
     """
     found = list(known)
+    mine = f"{obs.rollout.uid or obs.rollout.name}/"
     model = obs.rollout.spec.model
     for device_class in sorted({n.device_class for n in selected}):
         if known_good_for(known, device_class):
@@ -69,7 +71,8 @@ def adopted(
         entries = [n.wanted(model) for n in selected if n.device_class == device_class]
         left = {e.fallback.set for e in entries if e is not None and e.primary is not None and e.fallback is not None}
         served = all(n.serving_digest(model) for n in selected if n.device_class == device_class)
-        if len(left) == 1 and served and next(iter(left)) in obs.sets:
+        foreign = not any(e is not None and e.attempt.startswith(mine) for e in entries)
+        if len(left) == 1 and served and foreign and next(iter(left)) in obs.sets:
             names = {e.policy_name for e in entries if e is not None}
             policy = next(iter(names)) if len(names) == 1 else ""
             found.append(KnownGood(device_class=device_class, set=left.pop(), policy_name=policy, at=stamp))

@@ -50,7 +50,7 @@ class Step:
             rollout=f"{self.obs.rollout.namespace}/{self.obs.rollout.name}",
             set_name=self.status.set,
             nodes=self.selected,
-            digests=_digests(self.obs, self.status.set),
+            digests=_digests(self),
             now=self.now,
         )
 
@@ -86,11 +86,17 @@ def decide(obs: Observation, now: float) -> Decision:
     return _shown(step, _plans(step))
 
 
-def _digests(obs: Observation, set_name: str) -> Mapping[str, frozenset[str]]:
+def _digests(step: Step) -> Mapping[str, frozenset[str]]:
+    """Return the digests of the attempt's set per class; where the set was deleted, what nodes were given of it."""
+    status, obs = step.status, step.obs
     found: dict[str, frozenset[str]] = {}
-    for variant in obs.sets[set_name].variants if set_name in obs.sets else ():
+    for variant in obs.sets[status.set].variants if status.set in obs.sets else ():
         device_class = variant.target.device_class
         found[device_class] = found.get(device_class, frozenset()) | {variant.artifact.digest}
+    for node in step.selected:
+        told = node.wanted(obs.rollout.spec.model)
+        given = {e.digest for e in (told.primary, told.candidate) if e and e.set == status.set} if told else set()
+        found[node.device_class] = found.get(node.device_class, frozenset()) | given
     return found
 
 
@@ -111,10 +117,11 @@ def _accept(step: Step) -> Step:
         reason = Reason.RETRYING if status.set == obs.rollout.spec.engine_set else Reason.ACCEPTED
         words = Said(reason=reason, message=f"attempt {fresh.attempt} with set {fresh.set}")
         return _with(replace(step, status=fresh), say=words)
-    if status.policy_name != obs.rollout.spec.policy_ref:
-        name = obs.rollout.spec.policy_ref
-        return _with(step, policy=obs.policies[name], policy_name=name)
-    return step
+    known = attempt.adopted(obs, step.selected, status.known_good, timestamp(step.now))
+    name = obs.rollout.spec.policy_ref
+    if status.policy_name != name:
+        step = _with(step, policy=obs.policies[name], policy_name=name)
+    return _with(step, known_good=known)
 
 
 def _abort(step: Step) -> Step:
@@ -230,7 +237,7 @@ def _next_wave(step: Step) -> Step:
 
 
 def _plans(step: Step) -> dict[str, NodeModel]:
-    if not step.status.set or step.status.set not in step.obs.sets:
+    if not step.status.set:
         return {}
     standing = step.standing()
     stopped = holds.first_hold(standing, holds.STOPS) is not None or step.refused is not None

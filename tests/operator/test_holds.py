@@ -1,0 +1,128 @@
+"""Why an attempt does not go on: each reason by a sentence, and which of two is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from simulated_fleet import FACTS, NOW, digest, set_spec
+
+from blurfleet.api.meta import Condition, timestamp
+from blurfleet.api.nodeengine import CandidateStatus, ModelStatus, NodeEngineSpec, NodeEngineStatus, NodeModel, Serving
+from blurfleet.reasons import Reason
+from blurfleet_operator.decide.choice import engine_ref
+from blurfleet_operator.decide.failures import Scene
+from blurfleet_operator.decide.holds import CHAIN, Standing, first_hold
+from blurfleet_operator.decide.observation import NodeView
+
+WANT = digest("mixed-a100")
+ENGINE = next(
+    engine_ref("mixed", v) for v in set_spec("mixed", precision="Mixed").variants if v.artifact.digest == WANT
+)
+MODEL = NodeModel(name="bokeh", attempt="u/1/", candidate=ENGINE)
+
+
+def node(
+    *, age: float = 0.0, conditions: dict[str, str] | None = None, serves: bool = False, **candidate: Any
+) -> NodeView:
+    said = tuple(
+        Condition(type=kind, status=status, reason=Reason.NO_DATA) for kind, status in (conditions or {}).items()
+    )
+    base = {"digest": WANT, "attempt": "u/1/", "phase": "Golden", "reason": "GoldenPending"}
+    serving = Serving(digest=WANT, engine="e", role="Primary", precision="Mixed", epoch=2) if serves else None
+    status = ModelStatus(
+        name="bokeh", candidate=CandidateStatus.model_validate({**base, **candidate}), conditions=said, serving=serving
+    )
+    return NodeView(
+        name="a100-0",
+        spec=NodeEngineSpec(device_class="a100", models=(MODEL,)),
+        status=NodeEngineStatus(heartbeat=timestamp(NOW - age), facts=FACTS, models=(status,)),
+    )
+
+
+def standing(view: NodeView, *, tripped: tuple[str, ...] = (), paused: bool = False) -> Standing:
+    scene = Scene(
+        model="bokeh",
+        attempt="u/1/",
+        rollout="default/bokeh",
+        set_name="mixed",
+        nodes=(view,),
+        digests={"a100": frozenset({WANT})},
+        now=NOW,
+    )
+    return Standing(scene=scene, reached=(view,), wanted={"a100-0": WANT}, tripped=tripped, paused=paused)
+
+
+FAILED = {"phase": "GoldenFailed", "reason": "MaxAbsErrorExceeded"}
+SHADOW = {"phase": "Shadowing", "reason": "Shadowing", "samples_required": 20}
+
+TABLE: list[Any] = [
+    pytest.param({}, {}, None, id="golden frames are running"),
+    pytest.param({"serves": True}, {}, None, id="the node serves it"),
+    pytest.param({}, {"tripped": ("a100-0",)}, Reason.HOLD_TRIPPED, id="a node tripped"),
+    pytest.param({**FAILED, "oracle_passed": False}, {}, Reason.HOLD_NODE_SUSPECT, id="engine and oracle fail"),
+    pytest.param(FAILED, {}, Reason.ORACLE_UNAVAILABLE, id="the engine fails and the oracle did not run"),
+    pytest.param({"phase": "Failed", "reason": "LoadFailed"}, {}, Reason.BLOCKED_BY_FAILED_LOAD, id="it does not load"),
+    pytest.param(
+        {"phase": "Refused", "reason": "InsufficientMemory"}, {}, Reason.BLOCKED_BY_FAILED_LOAD, id="it does not fit"
+    ),
+    pytest.param(
+        {"phase": "Refused", "reason": "ContractChanged"}, {}, Reason.CONTRACT_CHANGED, id="pictures fail, tensors pass"
+    ),
+    pytest.param({"age": 90.0}, {}, None, id="a heartbeat of 90 s is heard"),
+    pytest.param({"age": 90.1}, {}, Reason.PARTIAL_FLEET, id="an older heartbeat is not"),
+    pytest.param({"conditions": {"SwapProven": "False"}}, {}, Reason.SWAP_NOT_PROVEN, id="the node cannot swap"),
+    pytest.param(
+        {"conditions": {"FallbackReady": "False"}}, {}, Reason.FALLBACK_NOT_PROVEN, id="the fallback is rotten"
+    ),
+    pytest.param({}, {"paused": True}, Reason.PAUSED, id="a person paused it"),
+    pytest.param(SHADOW, {}, Reason.HOLD_NO_DATA, id="no live sample yet"),
+    pytest.param({**SHADOW, "samples_valid": 19}, {}, Reason.HOLD_INSUFFICIENT_SAMPLES, id="one sample too few"),
+    pytest.param({**SHADOW, "samples_valid": 20}, {}, None, id="enough samples"),
+    pytest.param(
+        {**SHADOW, "phase": "Proven", "samples_valid": 19},
+        {},
+        Reason.HOLD_INSUFFICIENT_SAMPLES,
+        id="proof claimed on too few samples is none",
+    ),
+    pytest.param(
+        {"conditions": {"AnalysisConclusive": "Unknown"}, "serves": True},
+        {},
+        Reason.NO_DATA,
+        id="live analysis is in doubt",
+    ),
+    # Order.
+    pytest.param(
+        {**FAILED, "oracle_passed": False},
+        {"tripped": ("a100-0",)},
+        Reason.HOLD_TRIPPED,
+        id="a trip before a suspect node",
+    ),
+    pytest.param({"age": 91.0}, {"paused": True}, Reason.PARTIAL_FLEET, id="a silent node before a pause"),
+    pytest.param(SHADOW, {"paused": True}, Reason.PAUSED, id="a pause before missing samples"),
+]
+
+
+@pytest.mark.parametrize(("fields", "circumstances", "reason"), TABLE)
+def test_the_first_reason_to_hold_is_shown(
+    fields: dict[str, Any], circumstances: dict[str, Any], reason: Reason | None
+) -> None:
+    found = first_hold(standing(node(**fields), **circumstances))
+    assert (found.reason if found else None) == reason
+
+
+def test_the_order_of_the_chain_is_the_documented_one() -> None:
+    assert [check.__name__ for check in CHAIN] == [
+        "tripped",
+        "suspects",
+        "preprocessing",
+        "failed_loads",
+        "oracle_missing",
+        "unreachable",
+        "swap_proven",
+        "fallback_ready",
+        "is_paused",
+        "any_data",
+        "enough_samples",
+        "conclusive",
+    ]
