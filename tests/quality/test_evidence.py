@@ -155,6 +155,25 @@ def test_only_the_last_frames_are_kept_and_the_verdict_still_comes_again(tmp_pat
     assert (found.frames, found.samples, found.same) == (MAX_FRAMES, MAX_FRAMES + 4, True)
 
 
+def test_of_many_golden_frames_the_worst_are_kept(tmp_path: Path) -> None:
+    rules = bind(resolve(default_policy(), "a100"), "Golden")
+    mattes = [disc(1.0 if i in (1, 5) else i * 1e-5) for i in range(MAX_FRAMES + 6)]
+    samples = tuple(
+        EvidenceSample(stream="golden", frame=i, figures=figures_text(measure(disc(), m).figures()))
+        for i, m in enumerate(mattes)
+    )
+    made = Evidence(
+        stage="Golden", node="n", device_class="a100", model="bokeh", digest=DIGEST, verdict="Fail",
+        reason=Reason.DEER_EXCEEDED, rules=rules_json(rules), samples=samples,
+    )  # fmt: skip
+    frames = {i: FrameArrays(candidate=m, oracle=disc()) for i, m in enumerate(mattes)}
+    folder = write_evidence(tmp_path / "g", made, frames)
+    kept = {s.frame for s in load_evidence(folder).samples if s.file}
+    assert len(kept) == MAX_FRAMES
+    assert {1, 5} <= kept
+    assert replay_evidence(folder).same
+
+
 def test_evidence_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = live(tmp_path / "e", [disc()])
     with pytest.raises(NodeError) as caught:

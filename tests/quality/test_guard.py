@@ -22,6 +22,7 @@ from blurfleet.quality.state import (
     LatchKind,
     Phase,
     Sample,
+    sentinels_only,
     state_from_json,
     state_to_json,
 )
@@ -345,6 +346,15 @@ def test_the_state_survives_json_in_every_phase() -> None:
         again = state_from_json(json.loads(dumps(state_to_json(state))))
         assert dumps(state_to_json(again)) == dumps(state_to_json(state))
         assert replace(again, last_trip=None) == replace(state, last_trip=None)
+
+
+def test_an_engine_that_is_its_own_oracle_lives_on_sentinels_alone() -> None:
+    policy = sentinels_only(replace(POLICY, shadow_samples=3))
+    state, _ = feed([sample(i, figures={M.NON_FINITE: 0.0}) for i in range(3)], policy)
+    assert tick(state, policy, 50.0, fallback_ready=True)[1].act is Act.NONE
+    assert state.counters.valid == 3
+    state, action = step(state, sample(4, figures={M.COLLAPSED: 1.0}), policy, 51.0, fallback_ready=True)
+    assert action.reason is Reason.COLLAPSED_OUTPUT
 
 
 def test_the_stability_score_is_the_share_of_the_last_hundred_samples() -> None:

@@ -29,6 +29,7 @@ from blurfleet.identity import digest_bytes
 from blurfleet.quality.metrics import Figures
 from blurfleet.quality.rules import BoundRule
 from blurfleet.quality.state import GuardPolicy, Sample
+from blurfleet.quality.verdict import badness
 from blurfleet.reasons import Reason
 from blurfleet.store.atomic import sync_folder
 
@@ -143,15 +144,16 @@ def figures_from_text(figures: Mapping[str, str]) -> Figures:
 def write_evidence(folder: Path, evidence: Evidence, frames: Mapping[int, FrameArrays]) -> Path:
     """Write the evidence as `folder`, whole or not at all, and return it.
 
-    `frames` maps an index into `evidence.samples` to that frame's arrays; the last `MAX_FRAMES` are kept. Everything is
-    built beside, on disk, then renamed. Raises NodeError (EvidenceUnwritten) with the partial folder removed.
+    `frames` maps an index into `evidence.samples` to that frame's arrays. `MAX_FRAMES` are kept: the worst at stage
+    Golden, else the last. Everything is built beside, on disk, then renamed. Raises NodeError (EvidenceUnwritten) with
+    the partial folder removed.
     """
     building = folder.parent / f".{folder.name}.{os.getpid()}.partial"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         building.mkdir()
         samples = list(evidence.samples)
-        for index in sorted(frames)[-MAX_FRAMES:]:
+        for index in _kept(evidence, frames):
             name, data = f"frame_{index}.npz", _pack(frames[index])
             _write_synced(building / name, data)
             samples[index] = samples[index].model_copy(update={"file": name, "file_digest": digest_bytes(data)})
@@ -165,6 +167,14 @@ def write_evidence(folder: Path, evidence: Evidence, frames: Mapping[int, FrameA
         message = f"evidence could not be written: {error.strerror or error}"
         raise NodeError(Reason.EVIDENCE_UNWRITTEN, message, where=str(folder)) from error
     return folder
+
+
+def _kept(evidence: Evidence, frames: Mapping[int, FrameArrays]) -> list[int]:
+    order = sorted(frames)
+    if evidence.stage == "Golden":
+        metric = MetricName.MAX_ABS_ERROR
+        order.sort(key=lambda i: badness(metric, float(evidence.samples[i].figures.get(metric) or "nan")))
+    return order[-MAX_FRAMES:]
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -38,10 +38,14 @@ class Entry:
 
 
 class Replay(NamedTuple):
-    """Where one rule stands after its marks: how often it was complete, over how many frames at last, and the run."""
+    """Where one rule stands after its marks: how often it was complete, the frames that took at last, and the run.
+
+    `at_end` tells whether the last mark itself completed it.
+    """
 
     completions: int
     frames_to_detect: int
+    at_end: bool
     run: Run
 
 
@@ -66,12 +70,12 @@ def advance(rule: BoundRule, run: Run, mark: str, at: float, max_gap_s: float) -
 
 def replay(rule: BoundRule, column: int, run: Run, entries: tuple[Entry, ...], max_gap_s: float) -> Replay:
     """Return where the rule of marks column `column` stands after `entries`, in frame order, on top of `run`."""
-    completions = frames = 0
+    completions = frames = took = 0
     for entry in entries:
         run, took = advance(rule, run, entry.marks[column], entry.at, max_gap_s)
         if took:
             completions, frames = completions + 1, took
-    return Replay(completions, frames, run)
+    return Replay(completions, frames, took > 0, run)
 
 
 def is_pending(rule: BoundRule, run: Run) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from blurfleet.api.base import seconds
-from blurfleet.api.policy import MetricName, PolicySpec
+from blurfleet.api.policy import SENTINELS, MetricName, PolicySpec
 from blurfleet.check import finite_json
 from blurfleet.quality.metrics import Measurement
 from blurfleet.quality.rules import BoundRule, bind, resolve
@@ -86,6 +86,14 @@ def guard_policy(policy: PolicySpec, device_class: str, *, sampling_period_s: fl
         stale_after_s=seconds(policy.stale_after),
         sampling_period_s=sampling_period_s,
     )
+
+
+def sentinels_only(policy: GuardPolicy) -> GuardPolicy:
+    """Return `policy` for an engine that is its own oracle: it has no drift to measure, so sentinels are all its data.
+
+    Under the whole policy such an engine would never have a valid sample and would Hold for want of data.
+    """
+    return replace(policy, rules=tuple(rule for rule in policy.rules if rule.metric in SENTINELS))
 
 
 @dataclass(frozen=True, kw_only=True)

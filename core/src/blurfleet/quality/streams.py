@@ -85,11 +85,15 @@ def _placed(
     stream: Stream, rest: tuple[Entry, ...], entry: Entry, rules: tuple[BoundRule, ...], period_s: float
 ) -> Arrival:
     before, entries, runs = stream.entries, insert(rest, entry), stream.runs
+    newest = entries[-1] is entry and len(rest) == len(before)
     detect, pending = [], []
     for column, rule in enumerate(rules):
         gap = _gap(rule, period_s)
         now = replay(rule, column, runs[column], entries, gap)
-        fresh = now.completions > replay(rule, column, runs[column], before, gap).completions
+        # A late frame may complete a window that ends after it; only then is the past counted again.
+        fresh = now.at_end
+        if not newest:
+            fresh = now.completions > replay(rule, column, runs[column], before, gap).completions
         detect.append(now.frames_to_detect if fresh else 0)
         pending.append(is_pending(rule, now.run))
     settled = stream.settled_frame
