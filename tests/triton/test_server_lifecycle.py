@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,10 +74,12 @@ def test_a_killed_server_leaves_nothing_and_can_be_started_again(
         server.kill()
         wait_until(lambda: not server.running())
         assert server.returncode() != 0
+        assert server.loads_logged() == {engine.name: 1 for engine in own_triton.engines}
         assert processes_of(group) == []
         assert shared_memory_of(server.settings.shm_prefix) == []
         server.start()
         server.wait_ready(30.0)
+        assert server.loads_logged() == {}
         own_triton.control.load(own_triton.engines[0].name, timeout_s=30.0)
         answer = own_triton.client.infer(own_triton.engines[0].name, own_triton.probe, timeout_s=5.0)
         assert float(answer.matte[0, 0, 0, 0]) == own_triton.engines[0].scale
@@ -188,6 +191,22 @@ def test_a_taken_port_is_refused_before_the_start_with_its_number() -> None:
             check_ports_free(Ports(http=free.http, grpc=port, metrics=free.metrics))
         assert caught.value.reason is Reason.PORT_IN_USE
         assert str(port) in caught.value.message
+
+
+def test_a_start_waits_for_the_ports_of_a_predecessor_and_then_refuses(own_triton: SwapBench) -> None:
+    server = own_triton.server
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", server.settings.ports.http))
+        taken.listen()
+        with pytest.raises(NodeError) as caught:
+            server.start(port_wait_s=0.1)
+        assert caught.value.reason is Reason.PORT_IN_USE
+        threading.Timer(0.3, taken.close).start()
+        server.start(port_wait_s=10.0)
+    try:
+        server.wait_ready(30.0)
+    finally:
+        server.stop()
 
 
 def test_the_keeper_alone_being_killed_takes_the_server_along(

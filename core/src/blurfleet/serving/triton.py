@@ -21,6 +21,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),  # a client that is closed must not leave a broken connection to the next
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted server is found within a second
+    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 

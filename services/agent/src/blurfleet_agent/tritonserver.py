@@ -25,6 +25,7 @@ KEY_HEADER = "x-blurfleet-key"
 SHM_PREFIX = "blurfleet_triton_"
 FORWARDED_HEADERS = "(traceparent|tracestate|x-blurfleet-.*)"
 _START_POLL_S = 0.05
+PORT_WAIT_S = 5.0
 _LOADING = re.compile(r'"loading: ([^":]+):\d+"')
 _NOISE = re.compile(r"CUDA|Cuda|pinned_memory")
 
@@ -106,6 +107,17 @@ def check_ports_free(ports: Ports) -> None:
                 ) from error
 
 
+def _await_ports(ports: Ports, wait_s: float) -> None:
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return check_ports_free(ports)
+        except NodeError:
+            if not time.monotonic() < until:
+                raise
+            time.sleep(_START_POLL_S)
+
+
 def server_command(env: TritonEnvironment, settings: TritonSettings) -> tuple[list[str], dict[str, str]]:
     """Return the server's argument list and its whole environment (nothing is inherited)."""
     ports = settings.ports
@@ -176,6 +188,7 @@ class TritonServer:
         self.log = log
         self._keeper: subprocess.Popen[str] | None = None
         self._pid: int | None = None
+        self._log_from = 0
 
     @property
     def pid(self) -> int | None:
@@ -197,15 +210,20 @@ class TritonServer:
         """Where Prometheus scrapes the server."""
         return f"http://{LOOPBACK}:{self.settings.ports.metrics}/metrics"
 
-    def start(self) -> None:
-        """Start the process. Raises NodeError if a port is taken; returns before the server is ready."""
+    def start(self, *, port_wait_s: float = PORT_WAIT_S) -> None:
+        """Start the process; returns before the server is ready.
+
+        Raises NodeError if a port is still taken after `port_wait_s`: a predecessor that was killed lets go of its
+        ports only when its own stop is through.
+        """
         if self.running():
             return
         self.stop()  # lets go of what a crashed one left
-        check_ports_free(self.settings.ports)
+        _await_ports(self.settings.ports, port_wait_s)
         argv, environ = keeper_command(self._env, self.settings)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
+            self._log_from = out.tell()
             self._keeper = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
@@ -251,7 +269,7 @@ class TritonServer:
     def last_words(self) -> str:
         """Return the last error line of the log that is not about the missing GPU, empty if there is none."""
         try:
-            lines = self.log.read_text(errors="replace").splitlines()
+            lines = self._log_text().splitlines()
         except OSError:
             return ""
         wrong = [
@@ -261,7 +279,12 @@ class TritonServer:
 
     def loads_logged(self) -> Counter[str]:
         """Return how often each model was loaded since the server's start, from its log. Raises OSError."""
-        return Counter(_LOADING.findall(self.log.read_text(errors="replace")))
+        return Counter(_LOADING.findall(self._log_text()))
+
+    def _log_text(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(self._log_from)
+            return log.read().decode(errors="replace")
 
     def stop(self) -> StopReport:
         """Stop the server: SIGTERM, then after the settings' deadline SIGKILL to its whole group.
