@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from blurfleet.api.contract import DEFAULT_CONTRACT, ContractSpec, SizeRange, contract_at
 from blurfleet.errors import ContractRefused
+from blurfleet.imageheader import read_header
 from blurfleet.pixels import Decoded, decode, placement, resize, to_tensor
 from blurfleet.reasons import Reason
 
@@ -140,6 +141,20 @@ def test_half_transparent_mixes_to_the_nearest_level() -> None:
     assert decoded.rgb[0, 0].tolist() == [100, 50, 166]
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_compositing_rounds_to_nearest_over_the_whole_range_and_every_band(kind: type[np.unsignedinteger]) -> None:
+    top = int(np.iinfo(kind).max)
+    rng = np.random.default_rng(8)
+    rgba = rng.integers(0, top + 1, (600, 7, 4), dtype=kind)
+    rgba[:2, :, 3] = [[0] * 7, [top] * 7]
+    rgba[2:4] = [[[top] * 4] * 7, [[0, 0, 0, 1]] * 7]
+    data = bytes(cv2.imencode(".png", rgba[..., [2, 1, 0, 3]])[1])
+    rgb = decode(data, ContractSpec(background=(255, 0, 77))).rgb
+    cover = rgba[..., 3:].astype(np.float64) / top
+    wanted = rgba[..., :3] * cover + np.array([255, 0, 77]) * (top / 255) * (1 - cover)
+    np.testing.assert_allclose(rgb.astype(np.float64) * (top / 255), wanted, atol=0.51 if top == 255 else 0.6)
+
+
 @pytest.mark.parametrize(
     ("depth", "raw", "key", "kept"),
     [
@@ -201,6 +216,13 @@ def test_a_picture_that_is_not_whole_or_not_ours_is_refused_by_name(data: bytes,
 def test_what_the_contract_refuses_is_refused(rule: dict[str, object], name: str) -> None:
     with pytest.raises(ContractRefused):
         case(name, ContractSpec.model_validate(rule))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40])
+def test_a_jpegs_missing_end_is_seen_without_decoding_it(cut: int) -> None:
+    with pytest.raises(ContractRefused) as caught:
+        read_header((CASES / "exif_o1.jpg").read_bytes()[:-cut])
+    assert caught.value.reason is Reason.TRUNCATED_IMAGE
 
 
 def test_webp_is_read() -> None:

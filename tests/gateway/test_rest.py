@@ -72,6 +72,14 @@ def test_a_withheld_matte_is_named_in_the_answer(rig: Rig, client: httpx.Client,
     np.testing.assert_array_equal(matte_of(response), rig.matte("shifted"))
 
 
+@pytest.mark.parametrize(("said", "allowed"), [(None, True), ("no", False), ("No", False), ("yes", True)], ids=str)
+def test_a_client_may_refuse_to_have_its_picture_kept(
+    rig: Rig, client: httpx.Client, photo: bytes, said: str | None, allowed: bool
+) -> None:
+    client.post("/v1/matte", content=photo, headers={} if said is None else {"x-blurfleet-evidence": said})
+    assert [sample.evidence_allowed for sample in rig.told.samples] == [allowed]
+
+
 def test_a_matte_as_png_has_the_pictures_upright_size(client: httpx.Client) -> None:
     response = client.post("/v1/matte", content=(CASES / "exif_o6.jpg").read_bytes())
     grey = cv2.imdecode(np.frombuffer(response.content, np.uint8), cv2.IMREAD_UNCHANGED)

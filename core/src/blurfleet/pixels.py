@@ -37,6 +37,7 @@ _PILLOW = {
     "cubic-antialias": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+_BAND_ROWS = 256
 # EXIF orientation -> what makes the stored picture upright.
 _UPRIGHT: dict[int, Callable[[Any], Any]] = {
     2: lambda p: cv2.flip(p, 1),
@@ -140,12 +141,20 @@ def _stored(data: bytes, header: ImageHeader) -> tuple[Any, Any]:
 
 
 def _composite(colour: Any, alpha: Any, background: tuple[int, int, int]) -> Any:
-    """Lay `colour` over the background, rounded to nearest, in the picture's own depth (uint8 or uint16)."""
+    """Lay `colour` over the background, rounded to nearest, in the picture's own depth (uint8 or uint16).
+
+    Twice the depth just holds level * alpha + background * (top - alpha) + half; bands keep the memory small.
+    """
     top = int(np.iinfo(colour.dtype).max)
-    cover = alpha[..., None].astype(np.uint64)
-    under = np.asarray(background, dtype=np.uint64) * np.uint64(top // 255)
-    mixed = colour.astype(np.uint64) * cover + under * (np.uint64(top) - cover)
-    return ((mixed + np.uint64(top // 2)) // np.uint64(top)).astype(colour.dtype)
+    wide: Any = np.uint16 if colour.dtype == np.uint8 else np.uint32
+    under = np.asarray(background, dtype=wide) * wide(top // 255)
+    out = np.empty_like(colour)
+    for first in range(0, colour.shape[0], _BAND_ROWS):
+        rows = slice(first, first + _BAND_ROWS)
+        cover = alpha[rows, :, None].astype(wide)
+        mixed = colour[rows].astype(wide) * cover + under * (wide(top) - cover)
+        out[rows] = (mixed + wide(top // 2)) // wide(top)
+    return out
 
 
 def placement(decoded_size: tuple[int, int], spec: ContractSpec) -> Placement:

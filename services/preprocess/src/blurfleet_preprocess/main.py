@@ -98,7 +98,8 @@ def _announce(settings: GatewaySettings, address: str) -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # The protocol is named because asyncio turns Nagle's delay off (40 ms an answer) only where it reads TCP here.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port))

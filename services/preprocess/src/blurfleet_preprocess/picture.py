@@ -61,7 +61,10 @@ def as_levels(matte: Matte) -> Picture:
 
 
 def encode(picture: Picture, form: ImageFormat) -> bytes:
-    """Return the encoded picture: RGB [H,W,3] or grey [H,W] uint8, upright, without any orientation tag."""
+    """Return the encoded picture: RGB [H,W,3] or grey [H,W] uint8, upright, without any orientation tag.
+
+    Raises InvalidInput ImageTooLarge where the format cannot hold a picture of that size.
+    """
     stored: Any = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture
     options = {
         "jpeg": [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY],
@@ -69,8 +72,10 @@ def encode(picture: Picture, form: ImageFormat) -> bytes:
         "webp": [cv2.IMWRITE_WEBP_QUALITY, _JPEG_QUALITY],
     }[form]
     try:
-        _, data = cv2.imencode(f".{form}", stored, options)
-    except cv2.error as error:
+        written, data = cv2.imencode(f".{form}", stored, options)
+    except cv2.error:
+        written, data = False, np.empty(0, np.uint8)
+    if not written:
         message = f"{stored.shape[1]}x{stored.shape[0]} cannot be written as {form}"
-        raise InvalidInput(Reason.IMAGE_TOO_LARGE, message, where="format", fix="ask for png") from error
+        raise InvalidInput(Reason.IMAGE_TOO_LARGE, message, where="format", fix="ask for png")
     return bytes(data)

@@ -1,0 +1,63 @@
+"""The matte goes back to the place in the picture that it came from."""
+
+import numpy as np
+import pytest
+
+from blurfleet.api.contract import ContractSpec, contract_at
+from blurfleet.errors import InvalidInput
+from blurfleet_preprocess.picture import auto_radius, blur_background, encode, matte_on_picture
+
+HALVES = np.concatenate([np.ones((32, 16), np.float32), np.zeros((32, 16), np.float32)], axis=1)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (50, 90), (7, 3)])
+def test_a_stretched_matte_covers_the_whole_picture(size: tuple[int, int]) -> None:
+    whole = matte_on_picture(HALVES, contract_at(32), size)
+    assert whole.shape == size
+    assert (whole[:, 0].min(), whole[:, -1].max()) == (1.0, 0.0)
+
+
+def test_a_letterboxs_margin_is_cut_off() -> None:
+    spec = contract_at(32, ContractSpec(fit="letterbox"))
+    matte = np.zeros((32, 32), np.float32)
+    matte[12:20] = 1.0  # where a picture of 10x40 lies
+    assert matte_on_picture(matte, spec, (10, 40)).min() == 1.0
+    matte = 1.0 - matte
+    assert matte_on_picture(matte, spec, (10, 40)).max() == 0.0
+
+
+def test_what_a_crop_left_out_is_background() -> None:
+    spec = contract_at(32, ContractSpec(fit="crop"))
+    whole = matte_on_picture(np.ones((32, 32), np.float32), spec, (10, 40))
+    assert whole[:, 15:25].min() == 1.0
+    assert whole[:, :15].max() == 0.0 == whole[:, 25:].max()
+
+
+def test_a_matte_of_another_size_than_the_tensor_is_placed_by_proportion() -> None:
+    spec = contract_at(32, ContractSpec(fit="letterbox"))
+    half = np.zeros((16, 16), np.float32)
+    half[6:10] = 1.0
+    assert matte_on_picture(half, spec, (10, 40)).min() == 1.0
+
+
+def test_float_noise_around_the_range_is_clipped() -> None:
+    noisy = np.where(HALVES > 0, np.float32(1.00005), np.float32(-0.00005))
+    whole = matte_on_picture(noisy, contract_at(32), (64, 64))
+    assert (whole.min(), whole.max()) == (0.0, 1.0)
+
+
+def test_a_sixteen_bit_picture_is_blurred_as_eight_bit() -> None:
+    rgb = np.full((20, 20, 3), 99.6, np.float32)
+    out = blur_background(rgb, np.ones((20, 20), np.float32), 5.0)
+    assert out.dtype == np.uint8
+    assert set(np.unique(out)) == {100}
+
+
+def test_the_radius_grows_with_the_picture_between_its_bounds() -> None:
+    sizes = [(10, 10), (480, 640), (1080, 1920), (4000, 6000)]
+    assert [auto_radius(size) for size in sizes] == pytest.approx([4.0, 20.16, 45.36, 65.0])
+
+
+def test_a_picture_too_long_for_its_format_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        encode(np.zeros((1, 70000, 3), np.uint8), "jpeg")
