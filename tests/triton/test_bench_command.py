@@ -1,0 +1,41 @@
+"""What makes `blurfleet bench swap` fail, and what it prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from blurfleet_cli.commands import bench as command
+from blurfleet_cli.metrics_bench import measure_metrics
+
+SOUND: dict[str, Any] = {"failed": 0, "stale": 0, "mixed": 0, "loads_per_flip": 1.0, "flip_p99_ms": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        pytest.param({}, 0, id="slow flips are reported, not judged"),
+        pytest.param({"failed": 1}, 1, id="one failed request fails"),
+        pytest.param({"stale": 1}, 1, id="one stale answer fails"),
+        pytest.param({"mixed": 1}, 1, id="one mixed answer fails"),
+        pytest.param({"loads_per_flip": 1.01}, 1, id="one engine reloaded in a hundred flips fails"),
+        pytest.param({"loads_per_flip": float("nan")}, 1, id="loads that were not counted fail"),
+    ],
+)
+def test_the_exit_code_follows_the_promises(change: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measure_swap", lambda **_: SOUND | change)
+    result = CliRunner().invoke(command.bench, ["swap", "--flips", "1", "--json"])
+    assert result.exit_code == code
+    assert '"flip_p99_ms": 500.0' in result.stdout
+
+
+def test_no_flips_are_wrong_usage() -> None:
+    assert CliRunner().invoke(command.bench, ["swap", "--flips", "0"]).exit_code == 2
+
+
+def test_ssim_is_timed_apart_from_the_rest() -> None:
+    report = measure_metrics(rounds=3)
+    assert report["size"] == 320
+    assert 0.0 < report["without_ssim_p50_ms"] < report["with_ssim_p50_ms"]
