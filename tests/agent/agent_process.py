@@ -1,4 +1,4 @@
-"""Runs the agent as its own process, settings from the environment; BLURFLEET_TEST_CRASH names where it kills itself."""
+"""Runs the agent as a process, settings from the environment; BLURFLEET_TEST_CRASH names where it kills itself."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from numpy.typing import NDArray
 from tests.agent.tiny import CONTRACT, Shelf
 
@@ -25,6 +26,7 @@ from blurfleet.serving.frames import FrameSender
 from blurfleet.serving.routing import Route, read_routing
 from blurfleet.serving.triton import InferResult, TritonClient
 from blurfleet.store.folder import FolderStore
+from blurfleet.store.layout import files_of
 from blurfleet.store.port import Ref
 from blurfleet_agent.main import RunningNode, agent
 from blurfleet_agent.settings import AgentSettings
@@ -93,6 +95,23 @@ class Site:
         spec = NodeEngineSpec(device_class=device_class, models=(model,), quarantined=quarantined)
         status = NodeEngineStatus()
         self.store.apply(Resource(kind="NodeEngine", meta=ObjectMeta(name=NODE), spec=spec, status=status))
+
+    def write_past_admission(self, model: NodeModel, *, device_class: str = "jetson-orin") -> None:
+        """Write a spec that admission would refuse: one from before the rule, or written by hand."""
+        spec = NodeEngineSpec(device_class=device_class, models=(model,))
+        meta = ObjectMeta(name=NODE)
+        body = Resource(kind="NodeEngine", meta=meta, spec=spec, status=NodeEngineStatus()).wire()
+        self.spec_file.write_text(yaml.safe_dump(body))
+
+    @property
+    def spec_file(self) -> Path:
+        """Where a person would edit the NodeEngine."""
+        return files_of(self.folder / "store", REF).spec
+
+    @property
+    def status_file(self) -> Path:
+        """Where the agent's status lies."""
+        return files_of(self.folder / "store", REF).status
 
     def model(self, **fields: object) -> NodeModel:
         """Return this test's model with the contract filled in."""

@@ -125,6 +125,9 @@ class Node:
         memory = self._memory.setdefault(model.name, ModelMemory())
         memory.begin(model)
         self._learn_face(wish, model)
+        served = self._p.swapper.served(model.name)
+        if served is not None and served.settled and self._triton is None and model.name not in self._ready:
+            self._p.swapper.unsettle(model.name)  # Triton was restarted
         view = self._view(wish, model, memory, now)
         for action in wanted.decide(view):
             if isinstance(action, wanted.SLOW):
@@ -153,9 +156,6 @@ class Node:
 
     def _view(self, wish: Wish, model: NodeModel, memory: ModelMemory, now: float) -> ModelView:
         served = self._p.swapper.served(model.name)
-        if served is not None and served.settled and self._triton is None and model.name not in self._ready:
-            self._p.swapper.unsettle(model.name)
-            served = self._p.swapper.served(model.name)
         refs = [r for r in (model.primary, model.fallback, model.oracle, model.candidate) if r is not None]
         served_ref = None
         if served is not None:

@@ -42,7 +42,7 @@ def choose(budget: Budget, stream: str, now: float) -> tuple[Budget, bool, float
     budget = replace(budget, saved_s=saved, at=now)
     pace = budget.streams.get(stream)
     hot = pace is not None and pace.hot > 0
-    spaced = budget.last_at is None or now - budget.last_at >= 1.0 / budget.hz
+    spaced = budget.last_at is None or now - budget.last_at >= 1.0 / budget.hz - 1e-6
     if not hot and not (spaced and saved >= budget.cost_s):
         return budget, False, None
     period = None if pace is None else max(1e-3, now - pace.last_at)

@@ -1,0 +1,218 @@
+"""One answer to each failure of a swap's steps, on real files with a stand-in for Triton."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blurfleet.api.contract import ContractSpec
+from blurfleet.errors import EngineError, EngineTimeout, NodeError
+from blurfleet.reasons import Reason
+from blurfleet.serving.routing import RoutedEngine, RoutingTable, read_routing
+from blurfleet_agent import swap as swap_module
+from blurfleet_agent.aliases import Face
+from blurfleet_agent.ballast import Ballast
+from blurfleet_agent.journal import Journal, parse
+from blurfleet_agent.recovery import RecoveryPlan
+from blurfleet_agent.swap import SwapOrder, Swapper
+
+A = RoutedEngine(engine="bokeh__a", digest="sha256:" + "a" * 64, precision="Mixed")
+B = RoutedEngine(engine="bokeh__b", digest="sha256:" + "b" * 64, precision="FP32")
+FACE = Face(inputs=(), outputs=(), contract=ContractSpec(), contract_hash="h", probe=np.zeros((1, 3, 2, 2), np.float32))
+
+
+class FlipsStandIn:
+    """Stands in for Triton; `fail` names the step that raises `error`."""
+
+    def __init__(self) -> None:
+        self.fail = ""
+        self.error: Exception = EngineTimeout(Reason.ALIAS_STALE, "not READY")
+        self.calls: list[str] = []
+
+    def _step(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fail:
+            raise self.error
+
+    def ensure(self, engine: str) -> None:
+        self._step("ensure")
+
+    def prepare(self, alias: str, engine: str, epoch: int, face: Face) -> None:
+        self._step("prepare")
+
+    def load(self, alias: str) -> None:
+        self._step("load")
+
+    def await_ready(self, alias: str, epoch: int) -> None:
+        self._step("await_ready")
+
+    def verify(self, alias: str, epoch: int, face: Face) -> None:
+        self._step("verify")
+
+    def prune(self, alias: str, epoch: int) -> None:
+        self._step("prune")
+
+    def is_ready(self, alias: str, epoch: int) -> bool:
+        return True
+
+
+class FullDisk:
+    full = False
+
+    def __call__(self, handle: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(handle)
+
+
+def order(to: RoutedEngine = B, **changes: Any) -> SwapOrder:
+    values: dict[str, Any] = {
+        "alias": "bokeh",
+        "to": to,
+        "role": "Fallback" if to is B else "Primary",
+        "primary": A,
+        "fallback": B,
+        "why": "Trip" if to is B else "Serve",
+        "reason": Reason.DEER_EXCEEDED,
+    }
+    return SwapOrder(**{**values, **changes})
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.disk = FullDisk()
+        self.flips = FlipsStandIn()
+        self.journal = Journal(folder / "journal.bin", sync=self.disk)
+        self.routing = folder / "routing.json"
+        self.ballast = Ballast(folder / "ballast.bin")
+        self.swapper = Swapper(
+            journal=self.journal, routing_file=self.routing, flips=self.flips, ballast=self.ballast, simulated=True
+        )
+        self.swapper.learn("bokeh", FACE)
+        self.swapper.swap(order(A))
+        self.flips.calls.clear()
+
+    def routed(self) -> tuple[str, int]:
+        route = read_routing(self.routing).models["bokeh"]
+        return route.active.engine, route.epoch
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_swap_goes_through_the_steps_in_order_and_tells_contract_and_standby(bench: Bench) -> None:
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert (result.epoch, result.synced, result.stale) == (2, True, None)
+    assert bench.flips.calls == ["ensure", "prepare", "load", "await_ready", "verify", "prune"]
+    route = read_routing(bench.routing).models["bokeh"]
+    assert (route.serving, route.primary, route.fallback, route.contract_hash) == ("Fallback", A, B, "h")
+    assert read_routing(bench.routing).simulated
+    assert 0 < result.swap_ms < 1000
+
+
+def test_a_full_disk_at_the_journal_swaps_anyway_and_is_caught_up_later(bench: Bench) -> None:
+    bench.disk.full = True
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert not result.synced
+    assert bench.routed() == ("bokeh__b", 2)
+    assert bench.journal.unsynced
+    bench.disk.full = False
+    assert bench.journal.settle()
+    assert parse(bench.journal.path.read_bytes()).state.of("bokeh").epoch == 2
+
+
+@pytest.mark.parametrize("step", ["prepare", "load", "await_ready", "verify"])
+def test_an_alias_that_does_not_follow_leaves_the_gateways_swapped_and_is_owed(bench: Bench, step: str) -> None:
+    bench.flips.fail = step
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert result.stale is not None
+    assert result.stale.reason == "AliasStale"
+    assert bench.routed() == ("bokeh__b", 2)
+    served = bench.swapper.served("bokeh")
+    assert served is not None
+    assert not served.settled
+    bench.flips.fail = ""
+    assert bench.swapper.resume("bokeh") is None
+    served = bench.swapper.served("bokeh")
+    assert served is not None
+    assert (served.epoch, served.settled) == (2, True)
+    assert bench.swapper.journal_of("bokeh").trips == 1
+
+
+def test_old_version_folders_that_cannot_be_removed_stop_nothing(bench: Bench) -> None:
+    bench.flips.fail, bench.flips.error = "prune", OSError(errno.EIO, "bad")
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert result.stale is None
+
+
+def test_an_engine_that_does_not_answer_is_not_swapped_to(bench: Bench) -> None:
+    bench.flips.fail, bench.flips.error = "ensure", EngineError(Reason.ENGINE_NOT_READY, "gone")
+    with pytest.raises(EngineError):
+        bench.swapper.swap(order())
+    assert bench.routed() == ("bokeh__a", 1)
+    assert bench.swapper.journal_of("bokeh").epoch == 1
+
+
+def test_a_routing_file_that_meets_a_full_disk_takes_the_ballast(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.ballast.hold()
+    real = swap_module.write_routing
+
+    def write(path: Path, table: RoutingTable) -> None:
+        if (path.parent / "ballast.bin").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, table)
+
+    monkeypatch.setattr(swap_module, "write_routing", write)
+    assert bench.swapper.swap(order()) is not None
+    assert bench.routed() == ("bokeh__b", 2)
+    with_room = bench.ballast.hold()
+    assert with_room
+
+
+def test_a_routing_file_that_cannot_be_replaced_at_all_is_an_error_and_changes_nothing_for_the_gateways(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, table: RoutingTable) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(swap_module, "write_routing", write)
+    with pytest.raises(NodeError):
+        bench.swapper.swap(order())
+    assert bench.routed() == ("bokeh__a", 1)
+    monkeypatch.undo()
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert result.epoch == 3
+    assert bench.routed() == ("bokeh__b", 3)
+
+
+def test_a_swap_away_from_what_no_longer_serves_is_not_made(bench: Bench) -> None:
+    assert bench.swapper.swap(order(instead_of=A.digest)) is not None
+    assert bench.swapper.swap(order(instead_of=A.digest)) is None
+    assert bench.routed() == ("bokeh__b", 2)
+
+
+def test_the_next_epoch_is_above_what_recovery_saw(bench: Bench) -> None:
+    bench.swapper.adopt({"bokeh": RecoveryPlan(served=bench.swapper.served("bokeh"), next_epoch=40)})
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert result.epoch == 40
+
+
+def test_another_standby_reaches_the_gateways_without_a_new_epoch(bench: Bench) -> None:
+    other = RoutedEngine(engine="bokeh__c", digest="sha256:" + "c" * 64, precision="FP32")
+    bench.swapper.refresh("bokeh", other)
+    route = read_routing(bench.routing).models["bokeh"]
+    assert (route.fallback, route.epoch, route.active) == (other, 1, A)
+    assert bench.flips.calls == []
