@@ -53,9 +53,9 @@ def metrics(as_json: bool) -> None:
 
     Example: blurfleet bench metrics --json
     """
-    from blurfleet_cli.metrics_bench import measure_metrics
+    from blurfleet_cli import metrics_bench
 
-    report = measure_metrics()
+    report = metrics_bench.run()
     click.echo(dumps(report)) if as_json else show_figures(report)
 
 
@@ -67,15 +67,15 @@ def everything(flips: int, as_json: bool) -> None:
 
     Example: blurfleet bench all
     """
-    from blurfleet_cli.metrics_bench import measure_metrics
+    from blurfleet_cli import metrics_bench
 
     swaps = measure_swap(flips=flips, clients=CLIENTS, rate=RATE_HZ, unload_swaps=UNLOAD_SWAPS)
-    report = {"swap": swaps, "metrics": measure_metrics()}
+    figures = metrics_bench.run()
     if as_json:
-        click.echo(dumps(report))
+        click.echo(dumps({"swap": swaps, "metrics": figures}))
     else:
         show_swap(swaps)
-        show_figures(report["metrics"])
+        show_figures(figures)
     sys.exit(0 if swap_holds(swaps) else 1)
 
 
@@ -115,10 +115,10 @@ def show_swap(report: dict[str, Any]) -> None:
     click.echo(f"load average before: {report['load_average']} on {report['cpus']} CPUs")
 
 
-def show_figures(report: dict[str, Any]) -> None:
-    """Print a flat report as name and value."""
+def show_figures(report: dict[str, float]) -> None:
+    """Print a flat report of milliseconds as name and value."""
     for key, value in report.items():
-        click.echo(f"{key:<24} {value}")
+        click.echo(f"{key:<24} {value:.3f}")
 
 
 def _tell(line: str) -> None:
