@@ -39,9 +39,10 @@ def node(
     age: float = 0.0,
     role: str = "primary",
     engine: EngineRef = ENGINE,
+    fallback: EngineRef | None = None,
     status: ModelStatus | None = None,
 ) -> NodeView:
-    model = NodeModel(name="bokeh", attempt="u/1/", fallback=OLD_FP32, **({role: engine} if role else {}))
+    model = NodeModel(name="bokeh", attempt="u/1/", fallback=fallback or OLD_FP32, **({role: engine} if role else {}))
     return NodeView(
         name=name,
         spec=NodeEngineSpec(device_class="jetson-orin", models=(model,)),
@@ -171,6 +172,12 @@ def test_who_is_to_blame_for_failed_golden_frames(
     status = ModelStatus(name="bokeh", candidate=candidate, conditions=ready(fallback))
     found = golden_failure(scene(node("orin-0", role="candidate", status=status)), "jetson-orin")
     assert (None if found is None else found.digest) == engine
+
+
+def test_its_own_fp32_as_fallback_cannot_clear_the_node() -> None:
+    status = ModelStatus(name="bokeh", candidate=golden(oracle_passed=False), conditions=ready("True"))
+    only = node("orin-0", role="candidate", fallback=FP32, status=status)
+    assert golden_failure(scene(only), "jetson-orin") is None
 
 
 def trip(**fields: Any) -> ModelStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
@@ -53,6 +53,7 @@ def test_a_wave_holds(waves: list[Wave], index: int, expected: tuple[str, ...]) 
     assert reached(waves, index, nodes(a=1, o=3)) == expected
 
 
+@settings(deadline=None)
 @given(a=st.integers(0, 7), o=st.integers(0, 7), shares=st.lists(st.integers(1, 100), min_size=1, max_size=5))
 def test_waves_only_grow_and_a_last_of_a_hundred_percent_is_everybody(a: int, o: int, shares: list[int]) -> None:
     waves = [Wave(name=f"w{i}", percent=p) for i, p in enumerate([*sorted(shares), 100])]

@@ -14,7 +14,7 @@ import structlog
 from blurfleet.api.base import Model
 from blurfleet.api.contract import ContractSpec, ContractStatus
 from blurfleet.api.kinds import Resource
-from blurfleet.api.meta import ObjectMeta
+from blurfleet.api.meta import Condition, ObjectMeta, set_condition
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
 from blurfleet.contract import contract_hash
@@ -99,8 +99,9 @@ def reconcile(store: Store, now: float) -> Pass:
         try:
             decision = decide(observation(world, rollout, tuple(nodes.values()), quarantines), now)
         except (BlurfleetError, ValueError, KeyError, AssertionError) as error:
-            # One object that no rule foresaw must not stop the fleet; it is named and tried again.
+            # One object that no rule foresaw must not stop the fleet; it says so itself and is tried again.
             writer.failures += 1
+            _tell_undecided(world, rollout, error, writer)
             _log.exception(
                 "rollout could not be decided", rollout=f"{rollout.namespace}/{rollout.name}", error=str(error)
             )
@@ -121,6 +122,20 @@ def reconcile(store: Store, now: float) -> Pass:
 def _told(node: NodeView, entry: NodeModel) -> NodeView:
     models = {m.name: m for m in node.spec.models} | {entry.name: entry}
     return replace(node, spec=node.spec.model_copy(update={"models": tuple(models.values())}))
+
+
+def _tell_undecided(world: World, rollout: RolloutView, error: Exception, writer: _Writer) -> None:
+    key = (rollout.namespace, rollout.name)
+    resource = next(r for r in world.of("EngineRollout") if (r.meta.namespace or "", r.meta.name) == key)
+    new = Condition(
+        type="Ready",
+        status="False",
+        reason=Reason.CHECK_FAILED,
+        message=f"cannot be decided about: {error}"[:2048],
+        observed_generation=rollout.generation,
+    )
+    conditions = set_condition(rollout.status.conditions, new, world.now)
+    writer.status(resource, rollout.status.model_copy(update={"conditions": conditions}))
 
 
 def _tell_broken(world: World, writer: _Writer) -> None:

@@ -76,7 +76,7 @@ class ClassFailure:
             digest=self.digest,
             reason=cause,
             device_class=self.device_class,
-            by=f"EngineRollout/{rollout}",
+            by=f"EngineRollout/{rollout}"[:253],
             note=self.message[:2048],
         )
 

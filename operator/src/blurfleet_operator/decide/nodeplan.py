@@ -55,7 +55,7 @@ def _advanced(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | 
     primary = has.primary if has else None
     if primary is not None and primary.digest == want.digest:
         return _entry(plan, node, primary=want, candidate=None)
-    if node.device_class in plan.quick and plan.may_promote:
+    if primary is not None and node.device_class in plan.quick and plan.may_promote:
         return _entry(plan, node, primary=want, candidate=None)
     # A node that serves nothing starts with the set's FP32: there must be something to shadow, and to fall back to.
     step = want if primary is not None else best(plan.obs.sets, plan.status.set, node, plan.refused(node), fp32=True)
