@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blurfleet.api.policy import SENTINELS, MetricName
+from blurfleet.quality.judging import breaches_of, drift_seen, fatal_trip, is_fatal, marks_of, says, trip_of
 from blurfleet.quality.latching import rearm, relatch, swap
-from blurfleet.quality.rules import BoundRule
 from blurfleet.quality.runs import Entry
 from blurfleet.quality.state import (
     RECENT_SAMPLES,
@@ -23,7 +22,7 @@ from blurfleet.quality.state import (
     Trip,
 )
 from blurfleet.quality.streams import admit, find, keep
-from blurfleet.quality.verdict import Mark, judge
+from blurfleet.quality.verdict import Mark
 from blurfleet.reasons import Reason
 
 FORGET_AFTER = 10
@@ -57,7 +56,7 @@ def step(
         return state, GuardAction(reason=Reason.LATCHED, message="this engine is off")
     if is_fatal(sample):
         return _fatal(state, sample, policy, now, fallback_ready)
-    marks = _marks(sample, policy.rules)
+    marks = marks_of(sample, policy.rules)
     if all(mark is Mark.INVALID for mark in marks):
         reason = Reason.INVALID_SAMPLE if sample.valid else Reason.ORACLE_UNAVAILABLE
         return _count(state, "invalid"), GuardAction(reason=reason, message="nothing could be judged")
@@ -65,36 +64,18 @@ def step(
     entry = Entry(frame=sample.frame, at=now, marks="".join(marks))
     arrival = admit(find(state.streams, sample.stream, policy.rules), entry, policy.rules, period)
     streams, evicted = keep(state.streams, arrival.stream, policy.max_streams)
-    fate = arrival.fate if arrival.fate != "valid" or _drift_seen(policy, marks) else "sentinel"
+    fate = arrival.fate if arrival.fate != "valid" or drift_seen(policy, marks) else "sentinel"
     state = _count(replace(state, streams=streams), fate, evicted)
     if arrival.fate != "valid":
         return state, GuardAction(message=f"{arrival.fate} frame")
     state = _learn(state, policy, marks, now)
     breaches = breaches_of(sample, policy.rules)
     trips = {
-        rule.order: _trip(rule, sample, took, now)
+        rule.order: trip_of(rule, sample, took, now)
         for rule, took, seen in zip(policy.rules, arrival.frames_to_detect, state.valid_by_rule, strict=True)
         if took and seen >= rule.min_valid
     }
     return _act(state, policy, now, trips, marks, breaches, fallback_ready)
-
-
-def is_fatal(sample: Sample) -> bool:
-    """Tell whether the sample proves a non-finite output: Fail at once, whatever the rules say."""
-    counted = sample.figures.get(MetricName.NON_FINITE)
-    if counted is not None and not (counted <= 0):
-        return True
-    return sample.valid and any(judge(metric, value, 0.0) is Mark.FATAL for metric, value in sample.figures.items())
-
-
-def breaches_of(sample: Sample, rules: tuple[BoundRule, ...]) -> tuple[Breach, ...]:
-    """Return every rule that the sample breaches, in policy order."""
-    found = []
-    for rule in rules:
-        value = sample.figures.get(rule.metric)
-        if value is not None and rule.mark(value) in (Mark.BREACH, Mark.FATAL):
-            found.append(Breach(metric=rule.metric, value=value, limit=rule.limit, reason=rule.reason))
-    return tuple(found)
 
 
 def is_open(state: GuardState, policy: GuardPolicy) -> bool:
@@ -103,21 +84,9 @@ def is_open(state: GuardState, policy: GuardPolicy) -> bool:
     return any(p and g for stream in state.streams for p, g in zip(stream.pending, grave, strict=True))
 
 
-def _marks(sample: Sample, rules: tuple[BoundRule, ...]) -> tuple[Mark, ...]:
-    if not sample.valid:
-        return (Mark.INVALID,) * len(rules)
-    return tuple(rule.mark(sample.figures.get(rule.metric)) for rule in rules)
-
-
 def _count(state: GuardState, name: str, evicted: int = 0) -> GuardState:
     counters = replace(state.counters, **{name: getattr(state.counters, name) + 1})
     return replace(state, counters=replace(counters, evicted=counters.evicted + evicted))
-
-
-def _drift_seen(policy: GuardPolicy, marks: tuple[Mark, ...]) -> bool:
-    """Tell whether a figure against the oracle was judged: a sentinel alone says nothing about drift."""
-    drift = [mark for rule, mark in zip(policy.rules, marks, strict=True) if rule.metric not in SENTINELS]
-    return not drift or any(mark is not Mark.INVALID for mark in drift)
 
 
 def _learn(state: GuardState, policy: GuardPolicy, marks: tuple[Mark, ...], now: float) -> GuardState:
@@ -125,7 +94,7 @@ def _learn(state: GuardState, policy: GuardPolicy, marks: tuple[Mark, ...], now:
     valid = tuple(n + (mark is not Mark.INVALID) for n, mark in zip(before, marks, strict=True))
     state = replace(state, valid_by_rule=valid)
     breached = Mark.BREACH in marks
-    return _seen(state, breached, now) if breached or _drift_seen(policy, marks) else state
+    return _seen(state, breached, now) if breached or drift_seen(policy, marks) else state
 
 
 def _seen(state: GuardState, breached: bool, now: float) -> GuardState:
@@ -134,38 +103,10 @@ def _seen(state: GuardState, breached: bool, now: float) -> GuardState:
     return replace(state, counters=counters, recent=recent, last_valid_at=now, stale=False)
 
 
-def _trip(rule: BoundRule, sample: Sample, took: int, now: float) -> Trip:
-    value = sample.figures.get(rule.metric)
-    return Trip(
-        reason=rule.reason,
-        metric=rule.metric,
-        value=float("nan") if value is None else value,
-        limit=rule.limit,
-        sentinel=rule.metric in SENTINELS,
-        stream=sample.stream,
-        frame=sample.frame,
-        frames_to_detect=took,
-        trace=sample.trace,
-        at=now,
-    )
-
-
 def _fatal(
     state: GuardState, sample: Sample, policy: GuardPolicy, now: float, fallback_ready: bool
 ) -> tuple[GuardState, GuardAction]:
-    value = sample.figures.get(MetricName.NON_FINITE)
-    trip = Trip(
-        reason=Reason.NON_FINITE_OUTPUT,
-        metric=MetricName.NON_FINITE,
-        value=float("nan") if value is None or not (value > 0) else value,
-        limit=0.0,
-        sentinel=True,
-        stream=sample.stream,
-        frame=sample.frame,
-        frames_to_detect=1,
-        trace=sample.trace,
-        at=now,
-    )
+    trip = fatal_trip(sample, now)
     state = _seen(_count(state, "valid"), True, now)
     return _off(state, policy, now, trip, breaches_of(sample, policy.rules), fallback_ready)
 
@@ -218,12 +159,6 @@ def _released(
     holding = sorted((set(state.holding) | set(by_action["Hold"])) - done)
     warned = sorted((set(state.warned) | set(by_action["Warn"])) - done)
     return replace(state, holding=tuple(holding), warned=tuple(warned))
-
-
-def says(trip: Trip) -> str:
-    """Return one sentence for a person about a trip."""
-    took = f", frame {trip.frames_to_detect} of its run" if trip.frames_to_detect > 1 else ""
-    return f"{trip.metric} {trip.value:.6g} against {trip.limit:g} on frame {trip.frame} of {trip.stream}{took}"
 
 
 def _off(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from blurfleet.quality.judging import says
 from blurfleet.quality.state import Act, Breach, GuardAction, GuardPolicy, GuardState, Latch, LatchKind, Phase, Trip
 from blurfleet.reasons import Reason
 
@@ -17,7 +18,7 @@ def swap(state: GuardState, policy: GuardPolicy, now: float, trip: Trip, breache
     state = replace(state, swaps_at=swaps)
     flapping = len(swaps) > policy.max_swaps_per_hour
     latched, latch = _latched(state, policy, now, trip, flapping=flapping)
-    message = f"{trip.metric} {trip.value:.6g} against {trip.limit:g} on frame {trip.frame} of {trip.stream}"
+    message = says(trip)
     if flapping:
         message += f"; more than {policy.max_swaps_per_hour} swaps within an hour, so it stays off"
     action = GuardAction(

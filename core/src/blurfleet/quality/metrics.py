@@ -16,17 +16,13 @@ import numpy.typing as npt
 from blurfleet.api.policy import MetricName
 from blurfleet.errors import InvalidInput
 from blurfleet.quality.sentinel import CONSTANT_SPAN, RANGE_TOLERANCE, VARIED_SPAN, Matte, as_matte
+from blurfleet.quality.ssim import similarity
 from blurfleet.reasons import Reason
 
 EDGE_THRESHOLD = 0.02
 """Sobel magnitude (3x3, divided by 8) from which a pixel is an edge: a 2 % step of alpha per pixel."""
 MIN_EDGE_PIXELS = 64
 """Fewer edge pixels than this make DEER a ratio of noise."""
-SSIM_WINDOW = 7
-_C1, _C2 = 0.01**2, 0.03**2
-_SAMPLE = SSIM_WINDOW**2 / (SSIM_WINDOW**2 - 1)  # sample covariance
-_BAND_PIXELS = 8192
-
 Figures = dict[MetricName, float | None]
 
 
@@ -103,7 +99,7 @@ def measure(
         p999_error=_p999(difference),
         deer=deer,
         edge_pixels=edge_pixels,
-        ssim=_ssim(ref, cand) if ssim else None,
+        ssim=similarity(ref, cand) if ssim else None,
         psnr=_psnr(difference),
         non_finite=0,
         reference_non_finite=0,
@@ -174,56 +170,6 @@ def _deer(ref: Matte, cand: Matte) -> tuple[float | None, int]:
     wrong = cv2.norm(g_ref, g_cand, cv2.NORM_L1, mask)
     whole = cv2.norm(g_ref, cv2.NORM_L1, mask)
     return (wrong / whole if whole > 0 else math.inf), edge_pixels
-
-
-def _ssim(ref: Matte, cand: Matte) -> float | None:
-    """scikit-image's defaults at data_range 1, band by band in one scratch block: fresh pages cost most."""
-    height, width = ref.shape
-    if min(height, width) < SSIM_WINDOW:
-        return None
-    halo = SSIM_WINDOW - 1
-    rows = max(SSIM_WINDOW, _BAND_PIXELS // width)
-    scratch = np.empty((7, min(rows + halo, height), width), dtype=np.float64)
-    total = 0.0
-    for top in range(0, height - halo, rows):
-        band = slice(top, min(top + rows + halo, height))
-        total += _ssim_sum(ref[band], cand[band], scratch[:, : band.stop - band.start])
-    return total / float((height - halo) * (width - halo))
-
-
-def _ssim_sum(ref: Matte, cand: Matte, scratch: npt.NDArray[np.float64]) -> float:
-    x, y, mean_x, mean_y, covariance, variance, cross = scratch
-    x[:], y[:] = ref, cand
-    _window_mean(x, mean_x)
-    _window_mean(y, mean_y)
-    np.multiply(x, y, out=cross)
-    _window_mean(cross, covariance)
-    x *= x
-    y *= y
-    x += y
-    _window_mean(x, variance)
-    np.multiply(mean_x, mean_y, out=cross)
-    covariance -= cross
-    covariance *= 2 * _SAMPLE
-    covariance += _C2
-    mean_x *= mean_x
-    mean_y *= mean_y
-    mean_x += mean_y
-    variance -= mean_x
-    variance *= _SAMPLE
-    variance += _C2
-    cross *= 2
-    cross += _C1
-    cross *= covariance
-    mean_x += _C1
-    mean_x *= variance
-    cross /= mean_x
-    pad = SSIM_WINDOW // 2
-    return float(cross[pad:-pad, pad:-pad].sum())
-
-
-def _window_mean(values: npt.NDArray[np.float64], out: npt.NDArray[np.float64]) -> None:
-    cv2.boxFilter(values, cv2.CV_64F, (SSIM_WINDOW, SSIM_WINDOW), dst=out)
 
 
 def _psnr(difference: Matte) -> float:
