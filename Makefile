@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint fmt demo bench clean
+.PHONY: help setup test lint fmt demo bench cluster-up cluster-down gen clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,17 @@ demo: setup ## the whole story on three real nodes; leaves out/demo/report.html 
 
 bench: setup ## measure swap, metrics and the unload/load way; prints one table
 	$(BIN)/blurfleet bench all
+
+cluster-up: setup ## a real Kubernetes API server on loopback with our kinds, roles and policies; out/cluster/kubeconfig
+	$(BIN)/blurfleet cluster up
+
+cluster-down: setup ## stop it and remove what it stored
+	$(BIN)/blurfleet cluster down
+
+gen: setup ## regenerate CRDs, deploy/ground.yaml and docs/api.md from models and chart
+	$(BIN)/python -m blurfleet.api.crd --out charts/blurfleet/crds
+	$(BIN)/python -m blurfleet.api.reference --out docs/api.md
+	$(BIN)/python -m blurfleet_cli.cluster.ground
 
 clean: ## remove what the targets made (the download cache stays)
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "apply": ("blurfleet_cli.commands.objects", "apply", "Write objects from YAML files into the store."),
     "bench": ("blurfleet_cli.commands.bench", "bench", "Measure swaps, metrics and the unload/load way."),
     "check": ("blurfleet_cli.commands.check", "check", "Check a plan, a Triton config or a file."),
+    "cluster": ("blurfleet_cli.commands.cluster", "cluster", "Run a Kubernetes API server here, without containers."),
     "contract": ("blurfleet_cli.commands.contract", "contract", "Show, hash and apply preprocessing contracts."),
     "demo": ("blurfleet_cli.commands.demo", "demo", "Run the whole story on three real nodes."),
     "describe": ("blurfleet_cli.commands.objects", "describe", "Show one object with its conditions and events."),

@@ -1,0 +1,147 @@
+"""What an API server must hold before blurfleet can stand on it: kinds, accounts, roles, admission policies.
+
+The kinds come from the chart's `crds/`, the rest from `deploy/ground.yaml`, which `make gen` renders from the chart
+(`python -m blurfleet_cli.cluster.ground`), so that neither a cluster on loopback nor a user without Helm needs Helm.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blurfleet.api.base import API_VERSION
+from blurfleet.errors import AdmissionRefused, NodeError, StoreError, UnknownName
+from blurfleet.reasons import Reason
+from blurfleet_cli.cluster.identities import NAMESPACE
+from blurfleet_cli.cluster.kubeapi import KubeApi
+
+CHART = Path("charts/blurfleet")
+GROUND = Path("deploy/ground.yaml")
+_TEMPLATES = ("rbac-operator", "rbac-agent", "rbac-people", "policy-quarantine", "policy-agents", "policy-rollouts")
+_HEAD = (
+    "# Rendered from charts/blurfleet by `make gen`: namespace, accounts, roles and policies, for use without Helm.\n"
+)
+_READY_S = 60.0
+_POLL_S = 0.1
+_PROBE = "blurfleet-probe"
+_PROBE_DIGEST = "sha256:" + "0" * 64
+
+
+def render_ground(chart: Path) -> str:
+    """Return the namespace and the chart's roles and policies as YAML. Raises what the Helm SDK raises."""
+    from helm_python import Chart
+
+    rendered = Chart.load(chart).render({}, name="blurfleet", namespace=NAMESPACE)
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    parts = [yaml.safe_dump(space, sort_keys=False)]
+    parts += [rendered[f"blurfleet/templates/{name}.yaml"].strip("\n") + "\n" for name in _TEMPLATES]
+    return _HEAD + "---\n".join(parts)
+
+
+def install(api: KubeApi, root: Path = Path(), tell: Callable[[str], None] = lambda _: None) -> None:
+    """Apply the ground of the checkout `root` and return once kinds are served and policies refuse.
+
+    May be repeated. Raises UnknownName where `root` is no checkout, StoreError, and NodeError after a minute.
+    """
+    crds = sorted((root / CHART / "crds").glob("*.yaml"))
+    ground = root / GROUND
+    if not crds or not ground.is_file():
+        raise UnknownName(
+            Reason.NOT_FOUND, "no chart here", where=str(root.resolve()), fix="run this in blurfleet's checkout"
+        )
+    tell("installing kinds")
+    definitions = [body for path in crds for body in _documents(path)]
+    for body in definitions:
+        api.apply(body)
+    _until(lambda: all(_established(api.get(body)) for body in definitions), "a kind is not served")
+    tell("installing roles and policies")
+    for body in _documents(ground):
+        api.apply(body)
+    tell("waiting for the policies to be in force")
+    _wait_in_force(api)
+
+
+def _documents(path: Path) -> Iterator[Any]:
+    return (body for body in yaml.safe_load_all(path.read_text(encoding="utf-8")) if body)
+
+
+def _established(definition: Any) -> bool:
+    found = definition.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Established" and c["status"] == "True" for c in found)
+
+
+def _wait_in_force(api: KubeApi) -> None:
+    """Wait until each policy refuses what it must refuse: created is not yet in force."""
+    tombstone = _probe("EngineQuarantine", {"digest": _PROBE_DIGEST, "reason": "Quarantined"}, namespace=None)
+    api.apply(tombstone)
+    try:
+        listed = {"status": {"engineSets": [f"default/{_PROBE}"]}}
+        api.merge(api.path(tombstone, "status"), listed)
+        rollout = _probe("EngineRollout", {"model": "bokeh", "engineSet": _PROBE, "policyRef": "default"})
+        node = _probe("NodeEngine", {"deviceClass": "a100"}, namespace=None)
+        # As the agents' account, but with every right: what then refuses is the policy.
+        agent = {
+            "Impersonate-User": f"system:serviceaccount:{NAMESPACE}:blurfleet-agent",
+            "Impersonate-Group": "system:masters",
+        }
+        for body, headers in ((_set_with(_PROBE_DIGEST), {}), (rollout, {}), (node, agent)):
+            _until(lambda b=body, h=headers: _refused(api, b, h), f"no policy refuses {body['kind']}")  # type: ignore[misc]
+    finally:
+        api.delete(tombstone)
+
+
+def _refused(api: KubeApi, body: dict[str, Any], headers: dict[str, str]) -> bool:
+    try:
+        api.create(body, dry_run=True, headers=headers)
+    except AdmissionRefused as refusal:
+        # While a policy's parameters are not yet synced it refuses too, by an error that is no verdict.
+        return "ValidatingAdmissionPolicy" in refusal.message and "failed to configure" not in refusal.message
+    return False
+
+
+def _probe(kind: str, spec: dict[str, Any], namespace: str | None = "default") -> dict[str, Any]:
+    meta = {"name": _PROBE, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": meta, "spec": spec}
+
+
+def _set_with(digest: str) -> dict[str, Any]:
+    blob = {"uri": "file:///dev/null", "digest": digest}
+    variant = {
+        "name": "fp32",
+        "target": {"class": "a100", "runtimeVersion": "0"},
+        "runtime": "none",
+        "precision": "FP32",
+        "artifact": blob,
+        "buildRecord": blob,
+    }
+    return _probe("EngineSet", {"model": "bokeh", "contractRef": "none", "golden": blob, "variants": [variant]})
+
+
+def _until(holds: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + _READY_S
+    last = ""
+    while True:
+        try:
+            if holds():
+                return
+        except StoreError as error:
+            last = f": {error.message[:300]}"
+        if time.monotonic() > deadline:
+            raise NodeError(Reason.SERVER_NOT_READY, f"{otherwise} after {_READY_S:.0f} s{last}")
+        time.sleep(_POLL_S)
+
+
+def main() -> int:
+    """Write `deploy/ground.yaml` of the checkout in the working directory. Raises OSError."""
+    GROUND.parent.mkdir(exist_ok=True)
+    GROUND.write_text(render_ground(CHART), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

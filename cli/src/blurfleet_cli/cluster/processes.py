@@ -1,0 +1,84 @@
+"""Processes that outlive the command that started them: known by a pid file, ended by that pid alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from blurfleet.store.atomic import write_atomic
+
+_POLL_S = 0.05
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports that are free on 127.0.0.1 now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def start(command: Sequence[str], *, pid_file: Path, log: Path) -> None:
+    """Start `command` in a session of its own, its output appended to `log`. Raises OSError."""
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+        )
+    started = psutil.Process(process.pid).create_time()
+    write_atomic(pid_file, json.dumps({"schemaVersion": 1, "pid": process.pid, "started": started}).encode())
+
+
+def alive(pid_file: Path) -> bool:
+    """Tell whether the process of `pid_file` runs: the same process, not another that got its pid."""
+    return _process(pid_file) is not None
+
+
+def stop(pid_file: Path, *, grace_s: float) -> bool:
+    """End the process: SIGTERM, after `grace_s` seconds SIGKILL; returns once it is gone. False where none ran."""
+    process = _process(pid_file)
+    if process is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
+            if not _gone(pid_file, grace_s or 10.0):
+                process.send_signal(signal.SIGKILL)
+                _gone(pid_file, 10.0)
+    pid_file.unlink(missing_ok=True)
+    return process is not None
+
+
+def _gone(pid_file: Path, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while alive(pid_file):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _process(pid_file: Path) -> psutil.Process | None:
+    try:
+        record = json.loads(pid_file.read_bytes())
+        process = psutil.Process(int(record["pid"]))
+        if abs(process.create_time() - float(record["started"])) > 1.0:
+            return None
+        if process.status() == psutil.STATUS_ZOMBIE:
+            # Ours if this process started it: collect it, so that its pid is free again.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+            return None
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+    return process

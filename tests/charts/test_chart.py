@@ -1,0 +1,162 @@
+"""The chart renders, lints and says what it promises, offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python import Chart
+
+from blurfleet_cli.cluster.ground import render_ground
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/blurfleet"
+FORGE = {"forge": {"enabled": True, "class": "jetson-orin", "output": "s3://engines/bokeh"}}
+MONITORED = {"monitoring": {"podMonitor": True, "prometheusRule": True, "labels": {"release": "prometheus"}}}
+ALL: dict[str, Any] = {**FORGE, **MONITORED, "policies": {"rolloutNamespaces": ["blur"]}}
+
+
+def render(values: dict[str, Any] | None = None, *, upgrade: bool = False) -> list[dict[str, Any]]:
+    chart = Chart.load(CHART)
+    parts = chart.render(values or {}, name="blurfleet", namespace="blurfleet-system", is_upgrade=upgrade)
+    return [b for name, text in parts.items() if name.endswith(".yaml") for b in yaml.safe_load_all(text) if b]
+
+
+def of(kind: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [b for b in bodies if b["kind"] == kind]
+
+
+def pods(bodies: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    return [(b["metadata"]["name"], b["spec"]["template"]["spec"]) for b in bodies if "template" in b.get("spec", {})]
+
+
+def test_chart_lints_strictly() -> None:
+    report = helm_python.lint(CHART, strict=True, namespace="blurfleet-system")
+    assert [m for m in report["messages"] if m["severity"] > 1] == []  # 1 is advice, such as an icon
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["as shipped", "everything on"])
+def test_manifests_are_valid(values: dict[str, Any]) -> None:
+    bodies = [b for b in render(values) if b["apiVersion"] != "monitoring.coreos.com/v1"]
+    assert len(bodies) > 25
+    for body in bodies:
+        kubernetes_validate.validate(body, "1.37", strict=True)
+
+
+def test_ground_without_helm_is_the_chart_s() -> None:
+    assert (ROOT / "deploy/ground.yaml").read_text() == render_ground(CHART)
+
+
+def test_each_class_has_triton_alone_that_only_a_person_restarts_and_an_agent_beside_a_gateway() -> None:
+    sets = {b["metadata"]["name"]: b for b in of("DaemonSet", render())}
+    assert sorted(sets) == [
+        "blurfleet-agent-a100",
+        "blurfleet-agent-jetson-orin",
+        "blurfleet-triton-a100",
+        "blurfleet-triton-jetson-orin",
+    ]
+    for name, body in sets.items():
+        names = [c["name"] for c in body["spec"]["template"]["spec"]["containers"]]
+        assert names == (["triton"] if "triton" in name else ["agent", "gateway"])
+        assert body["spec"]["updateStrategy"]["type"] == ("OnDelete" if "triton" in name else "RollingUpdate")
+
+
+def test_what_serves_stays_when_the_chart_goes() -> None:
+    bodies = [b for kind in ("DaemonSet", "Service", "Secret") for b in of(kind, render())]
+    assert bodies
+    assert all(b["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for b in bodies)
+    accounts = {b["metadata"]["name"] for b in of("ServiceAccount", render()) if _kept(b)}
+    assert accounts == {"blurfleet-agent", "blurfleet-triton"}
+    roles = [b for k in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding") for b in of(k, render())]
+    assert all(_kept(b) for b in roles if b["metadata"]["name"] == "blurfleet-agent")
+
+
+def _kept(body: dict[str, Any]) -> bool:
+    return bool(body["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep")
+
+
+def test_every_container_is_unprivileged() -> None:
+    for name, pod in pods(render(ALL, upgrade=True)):
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["readOnlyRootFilesystem"] is True, name
+            assert context["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["limits"]["memory"], name
+
+
+def test_only_the_folder_s_preparation_is_root_and_it_can_be_turned_off() -> None:
+    roots = {c["name"] for _, pod in pods(render()) for c in pod.get("initContainers", ())}
+    assert roots == {"prepare-folder"}
+    off = pods(render({"nodeFolder": {"prepare": False}}))
+    assert not any(pod.get("initContainers") for _, pod in off)
+
+
+def test_only_who_speaks_to_the_api_server_holds_a_token() -> None:
+    automatic = {name for name, pod in pods(render(ALL)) if pod["automountServiceAccountToken"]}
+    assert automatic == {"blurfleet-operator", "blurfleet-crds"}
+    agent = dict(pods(render()))["blurfleet-agent-a100"]
+    holders = [c["name"] for c in agent["containers"] if any(m["name"] == "token" for m in c["volumeMounts"])]
+    assert holders == ["agent"]
+
+
+def test_triton_reads_the_node_folder_and_its_repository_api_needs_the_key() -> None:
+    for name, pod in pods(render()):
+        if "triton" in name:
+            container = pod["containers"][0]
+            assert {"name": "node", "mountPath": "/node", "readOnly": True} in container["volumeMounts"]
+            assert any("grpc-restricted-protocol=model-repository" in a for a in container["args"])
+            assert any("http-restricted-api=model-repository" in a for a in container["args"])
+            assert container["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "blurfleet-triton-key"
+
+
+def test_traffic_stays_on_its_node() -> None:
+    services = of("Service", render())
+    assert {s["metadata"]["name"] for s in services} == {"blurfleet", "blurfleet-triton"}
+    assert all(s["spec"]["internalTrafficPolicy"] == "Local" for s in services)
+
+
+def test_engines_are_built_on_a_node_of_their_class() -> None:
+    [job] = [b for b in of("Job", render(FORGE)) if "forge" in b["metadata"]["name"]]
+    orin = next(c for c in yaml.safe_load((CHART / "values.yaml").read_text())["nodeClasses"] if "orin" in c["name"])
+    assert job["spec"]["template"]["spec"]["nodeSelector"] == orin["nodeSelector"]
+    assert job["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
+
+
+def test_monitoring_is_off_until_asked_for() -> None:
+    assert not [b for b in render() if b["apiVersion"].startswith("monitoring")]
+    [rule] = of("PrometheusRule", render(MONITORED))
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    alerts = {r["alert"] for g in rule["spec"]["groups"] for r in g["rules"]}
+    assert {"BlurfleetTripped", "BlurfleetFallbackNotReady", "BlurfleetNoSamples"} <= alerts
+
+
+def test_an_image_is_named_by_digest_where_one_is_given() -> None:
+    digest = "sha256:" + "d" * 64
+    values = {"images": {"operator": {"registry": "mirror.example", "repository": "b/operator", "digest": digest}}}
+    operator = dict(pods(render(values)))["blurfleet-operator"]
+    assert operator["containers"][0]["image"] == f"mirror.example/b/operator@{digest}"
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "an unknown key": {"gatway": {}},
+    "a digest that is none": {"images": {"agent": {"repository": "a", "digest": "latest"}}},
+    "a relative node folder": {"nodeFolder": {"path": "var/lib"}},
+    "the root user": {"user": 0},
+    "artifacts over plain http": {"forge": {"output": "http://somewhere"}},
+    "no node class": {"nodeClasses": []},
+}
+
+
+@pytest.mark.parametrize("values", WRONG.values(), ids=WRONG.keys())
+def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmError):
+        Chart.load(CHART).validate_schema(values)
+    json.loads((CHART / "values.schema.json").read_text())
