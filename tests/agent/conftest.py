@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from tests.agent.tiny import CONTRACT, Shelf
+from tests.agent.tiny import CONTRACT, SIZE, Shelf
 
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, ObjectMeta, condition
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineSpec, NodeEngineStatus, NodeModel
 from blurfleet.cache import cache_dir
 from blurfleet.contract import contract_hash
+from blurfleet.errors import BlurfleetError
 from blurfleet.quality.rules import default_policy
 from blurfleet.serving.framecodec import FrameKind, FrameSample
 from blurfleet.serving.frames import FrameSender
@@ -172,6 +173,27 @@ class Site:
     def ask(self, tensor: NDArray[np.float32]) -> InferResult:
         """Ask the alias as a client would."""
         return self.client.infer(self.alias, tensor, timeout_s=5.0)
+
+    def answers(self) -> int:
+        """Return the epoch that the alias answers at, 0 where it does not."""
+        try:
+            return self.ask(np.zeros((1, 3, SIZE, SIZE), np.float32)).model_version
+        except BlurfleetError:
+            return 0
+
+    def second_triton(self) -> TritonSettings:
+        """Return settings for a Triton of this test's own, and let agent and client talk to that one."""
+        models = self.folder / "models"
+        models.mkdir()
+        ports = pick_ports()
+        settings = TritonSettings(
+            model_repository=models, key=self.server.settings.key, ports=ports, shm_prefix=new_shm_prefix()
+        )
+        address = f"127.0.0.1:{ports.grpc}"
+        self.settings = self.settings.model_copy(update={"triton_grpc": address, "model_repository": models})
+        self.client.close()
+        self.client = TritonClient(address)
+        return settings
 
     def phase(self) -> str:
         """Return the candidate's phase."""

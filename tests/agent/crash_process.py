@@ -1,7 +1,7 @@
 """Lives of a swapper on real files: recover, resume, then perhaps trip; a life kills itself at the point it is told.
 
-Reads lines `[node folder, crash point or "-", "trip" or "-"]` and answers each with `[wait status, what it serves]`. Each
-life is a forked process of its own, so that a kill -9 is a real one and imports are paid for once.
+Reads lines `[node folder, crash point or "-", "trip" or "-"]` and answers each with `[wait status, what it serves]`.
+Each life is a forked process of its own, so that a kill -9 is a real one and imports are paid for once.
 """
 
 from __future__ import annotations
