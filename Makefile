@@ -42,10 +42,11 @@ cluster-up: setup ## a real Kubernetes API server on loopback with our kinds, ro
 cluster-down: setup ## stop it and remove what it stored
 	$(BIN)/blurfleet cluster down
 
-gen: setup ## regenerate CRDs, deploy/ground.yaml and docs/api.md from models and chart
+gen: setup ## regenerate CRDs, deploy/ground.yaml, docs/api.md and the images' locks
 	$(BIN)/python -m blurfleet.api.crd --out charts/blurfleet/crds
 	$(BIN)/python -m blurfleet.api.reference --out docs/api.md
 	$(BIN)/python -m blurfleet_cli.cluster.ground
+	$(BIN)/python images/lock.py
 
 clean: ## remove what the targets made (the download cache stays)
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,28 @@
+# syntax=docker/dockerfile:1
+# The forge. On Jetson give a BASE that carries TensorRT's Python package.
+# Built for the platform asked for, see images/README.md; give BASE by digest.
+ARG BASE=python:3.11-slim-bookworm
+ARG TARGETPLATFORM
+
+FROM --platform=$TARGETPLATFORM ${BASE} AS build
+WORKDIR /src
+COPY images/locks/build.txt images/locks/forge.txt /locks/
+RUN python -m venv --system-site-packages /opt/blurfleet \
+ && python -m venv /opt/build \
+ && /opt/build/bin/pip install --no-cache-dir --require-hashes -r /locks/build.txt \
+ && /opt/blurfleet/bin/pip install --no-cache-dir --require-hashes -r /locks/forge.txt
+COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY core core
+COPY forge forge
+COPY services services
+COPY operator operator
+COPY cli cli
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /dist \
+ && /opt/blurfleet/bin/pip install --no-cache-dir --no-deps /dist/*.whl
+
+FROM --platform=$TARGETPLATFORM ${BASE}
+COPY --from=build /opt/blurfleet /opt/blurfleet
+COPY model_repo /recipes
+ENV PATH=/opt/blurfleet/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+CMD ["blurfleet", "forge", "build", "/recipes/bokeh-u2netp/recipe.yaml"]
