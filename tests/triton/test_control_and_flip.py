@@ -15,7 +15,7 @@ from blurfleet.serving.triton import TritonClient
 from blurfleet_agent.config_text import engine_config
 from blurfleet_agent.control import RepositoryControl
 from blurfleet_agent.flip import await_version, flip_alias, verify_alias
-from blurfleet_agent.tritonserver import KEY_HEADER, pick_ports
+from blurfleet_agent.tritoncommand import KEY_HEADER, pick_ports
 from blurfleet_cli.swap_bench import SwapBench, run_swaps, run_unload_load
 
 SLOW = """

@@ -12,8 +12,7 @@ import pytest
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
 from blurfleet_agent import tritonenv
-from blurfleet_agent.tritonenv import TritonEnvironment, ensure_environment, requirements_text
-from blurfleet_agent.tritonserver import (
+from blurfleet_agent.tritoncommand import (
     Ports,
     TritonSettings,
     keeper_command,
@@ -22,6 +21,7 @@ from blurfleet_agent.tritonserver import (
     pick_ports,
     server_command,
 )
+from blurfleet_agent.tritonenv import TritonEnvironment, ensure_environment, requirements_text
 
 ENV = TritonEnvironment(
     root=Path("/env"),

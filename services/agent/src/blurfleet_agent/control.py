@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from blurfleet.reasons import Reason
 from blurfleet.serving.triton import channel_to, typed_error, without_traceback
-from blurfleet_agent.tritonserver import KEY_HEADER
+from blurfleet_agent.tritoncommand import KEY_HEADER
 
 READY = "READY"
 CALL_TIMEOUT_S = 5.0
