@@ -13,15 +13,18 @@ from blurfleet_forge.macs import mac_share
 from blurfleet_forge.maps import MapFile, load_map, map_path
 from blurfleet_forge.precision import count_casts, emulated_graph, typed_graph
 from blurfleet_forge.recipe import load_recipe
-from blurfleet_forge.search import search
+from blurfleet_forge.search import candidates, search
 from blurfleet_forge.workpiece import Workpiece
 
 Progress = Callable[[str, int, int], None]
 
 
-def derive_map(recipe_path: Path, device_class: str, *, size: int | None, progress: Progress) -> MapFile:
+def derive_map(
+    recipe_path: Path, device_class: str, *, size: int | None, progress: Progress, thorough: bool = False
+) -> MapFile:
     """Search on calibration frames and return the map with its figures on calibration and on held-out frames.
 
+    Convolutions below 2 % of the work are tried only if `thorough` (many times slower).
     Nothing is written. Whether the map holds is `held_out.over_limit == 0`. Raises InvalidInput, EngineError.
     """
     recipe = load_recipe(recipe_path, size=size)
@@ -29,8 +32,11 @@ def derive_map(recipe_path: Path, device_class: str, *, size: int | None, progre
     piece = Workpiece(recipe)
     model = piece.network()
     limit = float(target.limit)
-    nodes = search(model, piece.calibration, limit * float(target.budget), progress)
-    session = Session(to_bytes(emulated_graph(model, nodes)))
+    tried = frozenset(n for u in candidates(model, thorough=thorough) for n in u.nodes)
+    halves = piece.fitted(tried)
+    budget = limit * float(target.budget)
+    nodes = search(model, piece.calibration, halves, budget, progress, thorough=thorough)
+    session = Session(to_bytes(emulated_graph(model, nodes, halves)))
     references = [piece.oracle().run(t) for t in piece.calibration]
     names = [str(i) for i in range(len(references))]
     return MapFile(
@@ -60,6 +66,7 @@ def verify_map(
     target = recipe.target(device_class)
     found = load_map(map_path(recipe_path, device_class, recipe.size), source_digest=recipe.source.digest)
     piece = Workpiece(recipe)
-    session = Session(to_bytes(emulated_graph(piece.network(), found.fp16_nodes)))
+    nodes = frozenset(found.fp16_nodes)
+    session = Session(to_bytes(emulated_graph(piece.network(), nodes, piece.fitted(nodes))))
     errors = measure(session, *piece.held_out)
     return found, summarize(errors, float(target.limit)), errors

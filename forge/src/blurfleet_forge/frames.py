@@ -10,12 +10,12 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from blurfleet.api.contract import ContractSpec
+from blurfleet.api.contract import DEFAULT_CONTRACT, ContractSpec
 from blurfleet.errors import InvalidInput
+from blurfleet.pixels import decode, to_tensor
 from blurfleet.reasons import Reason
 from blurfleet_forge.recipe import FrameSets
 
@@ -76,12 +76,8 @@ def picture_path(name: str) -> Path:
 
 
 def read_rgb(name: str) -> Rgb:
-    """Return picture `name` as [H, W, 3] uint8 RGB. Raises InvalidInput."""
-    data = np.frombuffer(picture_path(name).read_bytes(), np.uint8)
-    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR)
-    if bgr is None:
-        raise InvalidInput(Reason.UNSUPPORTED_IMAGE, "not a picture that can be decoded", where=name)
-    return np.ascontiguousarray(bgr[:, :, ::-1]).astype(np.uint8)
+    """Return picture `name` as [H, W, 3] uint8 RGB, decoded as the default contract decodes. Raises InvalidInput."""
+    return decode(picture_path(name).read_bytes(), DEFAULT_CONTRACT).rgb.astype(np.uint8)
 
 
 def apply_view(rgb: Rgb, view: View) -> Rgb:
@@ -111,21 +107,6 @@ def calibration(sets: FrameSets) -> tuple[Frame, ...]:
 def held_out(sets: FrameSets) -> tuple[Frame, ...]:
     """Return the frames no search may look at: other views of the golden photographs and pictures of their own."""
     return tuple(_views(sets.golden, HELD_OUT_VIEWS) + _views(sets.held_out, LONE_HELD_OUT_VIEWS))
-
-
-def to_tensor(rgb: Rgb, spec: ContractSpec) -> Tensor:
-    """Return `rgb` as the contract's tensor, [1, 3, H, W] float32."""
-    try:
-        from blurfleet.pixels import to_tensor as contract_tensor
-
-        return contract_tensor(rgb, spec)
-    except ImportError:
-        from PIL import Image
-
-        small = Image.fromarray(rgb).resize((spec.width.opt, spec.height.opt), Image.Resampling.BILINEAR)
-        scaled = np.asarray(small, np.float32) / np.float32(255)
-        mean, std = np.array(spec.mean, np.float32), np.array(spec.std, np.float32)
-        return np.ascontiguousarray(((scaled - mean) / std).transpose(2, 0, 1)[None])
 
 
 def tensors(frames: tuple[Frame, ...], spec: ContractSpec) -> list[Tensor]:

@@ -8,8 +8,8 @@ rounding. Sums inside a node are FP32 in both, as in tensor cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -21,20 +21,26 @@ from blurfleet.reasons import Reason
 from blurfleet_forge.fold import canonical
 from blurfleet_forge.graphcheck import check_graph
 
+Halves = Mapping[str, NDArray[np.float16]]
+_NEAREST: Halves = MappingProxyType({})
+
 # Inputs that the standard keeps out of the data type: Resize's roi, scales and sizes; a reduction's axes.
 _PARAMETER_INPUTS = {"Resize": {1, 2, 3}, "ReduceSum": {1}, "ReduceMean": {1}}
 # These only move or pick values: on FP16 inputs their FP16 result is exact, so they cost no error.
 _EXACT_OPS = frozenset({"Concat", "MaxPool", "Relu"})
 
 
-def typed_graph(model: onnx.ModelProto, fp16_nodes: Iterable[str]) -> onnx.ModelProto:
-    """Return the strongly typed graph: FP16 inside `fp16_nodes`, explicit casts at every border, FP32 in and out."""
-    return _Retyper(model, frozenset(fp16_nodes), emulate=False).build()
+def typed_graph(model: onnx.ModelProto, fp16_nodes: Iterable[str], halves: Halves = _NEAREST) -> onnx.ModelProto:
+    """Return the strongly typed graph: FP16 inside `fp16_nodes`, explicit casts at every border, FP32 in and out.
+
+    `halves` gives FP16 weights by initializer name; weights it lacks are rounded to nearest.
+    """
+    return _Retyper(model, frozenset(fp16_nodes), halves, emulate=False).build()
 
 
-def emulated_graph(model: onnx.ModelProto, fp16_nodes: Iterable[str]) -> onnx.ModelProto:
+def emulated_graph(model: onnx.ModelProto, fp16_nodes: Iterable[str], halves: Halves = _NEAREST) -> onnx.ModelProto:
     """Return an FP32 graph that rounds where the typed graph would, for a runtime that has no FP16 arithmetic."""
-    return _Retyper(model, frozenset(fp16_nodes), emulate=True).build()
+    return _Retyper(model, frozenset(fp16_nodes), halves, emulate=True).build()
 
 
 def spread_exact(model: onnx.ModelProto, fp16_nodes: Iterable[str]) -> frozenset[str]:
@@ -68,7 +74,7 @@ def round_fp16(values: NDArray[np.float32], name: str) -> NDArray[np.float16]:
 class _Retyper:
     """Walks the nodes in order and rewrites the graph for one map."""
 
-    def __init__(self, model: onnx.ModelProto, fp16: frozenset[str], *, emulate: bool) -> None:
+    def __init__(self, model: onnx.ModelProto, fp16: frozenset[str], halves: Halves, *, emulate: bool) -> None:
         names = {n.name for n in model.graph.node}
         strangers = sorted(fp16 - names)
         if strangers:
@@ -77,6 +83,7 @@ class _Retyper:
         self._model = model
         self._fp16 = fp16
         self._emulate = emulate
+        self._given = halves
         self._weights = {t.name: t for t in model.graph.initializer}
         self._outputs = {v.name for v in model.graph.output}
         self._nodes: list[onnx.NodeProto] = []
@@ -159,7 +166,7 @@ class _Retyper:
         values = numpy_helper.to_array(weight)
         if values.dtype != np.float32:
             return self._as_is(name)
-        halves: NDArray[Any] = round_fp16(values, name)
+        halves = self._given[name] if name in self._given else round_fp16(values, name)
         rounded = f"{name}__half"
         stored = halves.astype(np.float32) if self._emulate else halves
         self._initializers[rounded] = numpy_helper.from_array(stored, rounded)

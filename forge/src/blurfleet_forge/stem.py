@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from typing import Any
-
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 

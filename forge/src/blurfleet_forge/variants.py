@@ -25,7 +25,7 @@ from blurfleet_forge.figures import measure, summarize
 from blurfleet_forge.fold import to_bytes
 from blurfleet_forge.macs import mac_share, shapes_of
 from blurfleet_forge.maps import load_map, map_path, recorded
-from blurfleet_forge.precision import emulated_graph, spread_exact
+from blurfleet_forge.precision import Halves, emulated_graph, spread_exact
 from blurfleet_forge.recipe import BuildTarget, Reduced, Stem
 from blurfleet_forge.stem import REDUCTIONS
 from blurfleet_forge.workpiece import Workpiece
@@ -53,6 +53,7 @@ class Cut:
 
     graph: onnx.ModelProto
     fp16_nodes: frozenset[str]
+    halves: Halves
     recorded_map: PrecisionMap | None
 
 
@@ -62,13 +63,18 @@ def cut(piece: Workpiece, form: Form, recipe_path: Path) -> Cut:
     if form.reduced == "naive-fp16":
         nodes = frozenset(n.name for n in graph.graph.node)
         whole = PrecisionMap(size=piece.recipe.size, fp16_mac_share=1.0, fp16_node_share=1.0)
-        return Cut(graph=graph, fp16_nodes=nodes, recorded_map=whole)
+        return Cut(graph=graph, fp16_nodes=nodes, halves={}, recorded_map=whole)
     if form.reduced != "mixed":
-        return Cut(graph=graph, fp16_nodes=frozenset(), recorded_map=None)
+        return Cut(graph=graph, fp16_nodes=frozenset(), halves={}, recorded_map=None)
     path = map_path(recipe_path, form.target.device_class, piece.recipe.size)
     found = load_map(path, source_digest=piece.recipe.source.digest)
     nodes = frozenset(found.fp16_nodes) | (frozenset(REDUCTIONS) if form.stem else frozenset())
-    return Cut(graph=graph, fp16_nodes=spread_exact(graph, nodes), recorded_map=recorded(found, path))
+    return Cut(
+        graph=graph,
+        fp16_nodes=spread_exact(graph, nodes),
+        halves=piece.fitted(nodes, form.stem),
+        recorded_map=recorded(found, path),
+    )
 
 
 def errors_of(piece: Workpiece, form: Form, taken: Cut) -> dict[str, ErrorFigures]:
@@ -77,7 +83,7 @@ def errors_of(piece: Workpiece, form: Form, taken: Cut) -> dict[str, ErrorFigure
     Raises EngineError (CheckFailed) when a committed map puts a held-out frame over its class's limit.
     """
     limit = float(form.target.limit)
-    graph = emulated_graph(taken.graph, taken.fp16_nodes) if taken.fp16_nodes else taken.graph
+    graph = emulated_graph(taken.graph, taken.fp16_nodes, taken.halves) if taken.fp16_nodes else taken.graph
     session = Session(to_bytes(graph))
     bundle = piece.golden(form.stem)
     figures = {"golden": summarize(measure(session, bundle.names, bundle.tensors, bundle.references), limit)}
@@ -99,7 +105,9 @@ def build_variant(
     """Build one engine, store it with its record, and return the set's entry. Raises EngineError."""
     start = time.monotonic()
     taken = cut(piece, form, recipe_path)
-    built = backend.compile(EngineJob(graph=taken.graph, fp16_nodes=taken.fp16_nodes, sm=form.target.sm))
+    built = backend.compile(
+        EngineJob(graph=taken.graph, fp16_nodes=taken.fp16_nodes, halves=taken.halves, sm=form.target.sm)
+    )
     artifact = artifacts.put(built.data)
     target = Target.model_validate(
         {
@@ -129,7 +137,7 @@ def build_variant(
         target=target,
         inputs=_tensors(taken.graph, taken.graph.graph.input),
         outputs=_tensors(taken.graph, taken.graph.graph.output),
-        flags={**built.flags, "stem": form.stem or "none"},
+        flags={**built.flags, "stem": form.stem or "none", "weights": "second-order" if taken.halves else "nearest"},
         errors=errors_of(piece, form, taken),
         serving=_serving(backend.serving(), artifacts),
         simulated=backend.simulated,

@@ -23,11 +23,15 @@ from blurfleet_forge.fold import fold, to_bytes
 from blurfleet_forge.golden import GoldenBundle
 from blurfleet_forge.graphcheck import parse_graph
 from blurfleet_forge.macs import count_macs
+from blurfleet_forge.precision import Halves
 from blurfleet_forge.quantize import quantize_int8
 from blurfleet_forge.recipe import Recipe, Stem
+from blurfleet_forge.rounding import fit_weights
 from blurfleet_forge.stem import with_rmsnorm
 
 Tensor = NDArray[np.float32]
+
+FIT_EVERY = 5  # of the calibration frames, weights are fitted to each fifth
 
 
 @cache
@@ -87,6 +91,10 @@ class Workpiece:
         if stem not in self._int8:
             self._int8[stem] = quantize_int8(self.network(stem), self.calibration[::4])
         return self._int8[stem]
+
+    def fitted(self, nodes: frozenset[str], stem: Stem | None = None) -> Halves:
+        """Return FP16 weights for the convolutions among `nodes`, fitted to every fifth calibration frame."""
+        return fit_weights(self.network(stem), self.calibration[::FIT_EVERY], nodes)
 
     @cached_property
     def macs(self) -> dict[str, int]:

@@ -73,8 +73,9 @@ def build(recipe: Path, out: Path, only: tuple[str, ...], size: int | None, as_j
 @CLASS
 @SIZE
 @click.option("--write/--dry-run", default=True, show_default=True, help="Replace the map beside the recipe.")
+@click.option("--thorough", is_flag=True, help="Also try convolutions below 2 % of the work; many times slower.")
 @JSON
-def search(recipe: Path, device_class: str, size: int | None, write: bool, as_json: bool) -> None:
+def search(recipe: Path, device_class: str, size: int | None, write: bool, thorough: bool, as_json: bool) -> None:
     """Search the precision map of one class (minutes) and write it beside RECIPE if it holds on the held-out frames.
 
     Example: blurfleet forge search model_repo/bokeh-u2netp/recipe.yaml --class jetson-orin
@@ -83,7 +84,7 @@ def search(recipe: Path, device_class: str, size: int | None, write: bool, as_js
     from blurfleet_forge.maps import map_path, save_map
 
     with _progress(shown=not as_json) as report:
-        found = derive_map(recipe, device_class, size=size, progress=report)
+        found = derive_map(recipe, device_class, size=size, progress=report, thorough=thorough)
     path = map_path(recipe, device_class, found.size)
     held = found.held_out
     message = f"{held.over_limit} of {held.frames} held-out frames exceed {found.limit}, largest {held.max_abs:.5f}"

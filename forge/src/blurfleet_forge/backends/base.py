@@ -9,18 +9,21 @@ from typing import Literal, Protocol
 import onnx
 
 from blurfleet.api.record import Profile
+from blurfleet_forge.precision import Halves
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineJob:
     """One engine to build.
 
-    `graph` is the checked FP32 graph (or a quantised one, then `fp16_nodes` is empty); `sm` is the compute capability
+    `graph` is the checked FP32 graph (or a quantised one, then `fp16_nodes` is empty); `halves` its
+    fitted FP16 weights; `sm` is the compute capability
     as an integer such as 80, 0 on CPU; `profiles` give free axes their bounds and are empty for fixed shapes.
     """
 
     graph: onnx.ModelProto
     fp16_nodes: frozenset[str] = frozenset()
+    halves: Halves = field(default_factory=dict)
     sm: int = 0
     profiles: tuple[Profile, ...] = ()
 

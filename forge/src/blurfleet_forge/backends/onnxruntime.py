@@ -22,6 +22,7 @@ class Session:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # be a good neighbour on busy machines
         try:
             self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own exception classes are not public
@@ -49,7 +50,7 @@ class OnnxRuntimeBackend:
 
     def compile(self, job: EngineJob) -> EngineBytes:
         """Return the emulated graph of `job` as bytes."""
-        graph = emulated_graph(job.graph, job.fp16_nodes) if job.fp16_nodes else job.graph
+        graph = emulated_graph(job.graph, job.fp16_nodes, job.halves) if job.fp16_nodes else job.graph
         flags = {"fp16": "emulated by casts" if job.fp16_nodes else "none"}
         return EngineBytes(data=to_bytes(graph), runtime_version=self.runtime_version(), flags=flags)
 

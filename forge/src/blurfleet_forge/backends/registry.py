@@ -17,4 +17,12 @@ def backend_for(runtime: str, templates: Path) -> Backend:
         from blurfleet_forge.backends.onnxruntime import OnnxRuntimeBackend
 
         return OnnxRuntimeBackend(templates / "onnxruntime" / "model.py")
+    if runtime == "tensorrt":
+        from blurfleet_forge.backends.tensorrt import TensorRtBackend
+
+        return TensorRtBackend()
+    if runtime == "tensorrt_rtx":
+        from blurfleet_forge.backends.tensorrt_rtx import TensorRtRtxBackend
+
+        return TensorRtRtxBackend()
     raise InvalidInput(Reason.RUNTIME_UNAVAILABLE, f"no backend {runtime!r}", fix=f"one of {', '.join(NAMES)}")
