@@ -83,7 +83,7 @@ def unreachable(standing: Standing) -> Finding | None:
     names = [n.name for n in standing.reached if not n.reachable(standing.scene.now)]
     if not names:
         return None
-    return Finding(reason=Reason.PARTIAL_FLEET, message=f"not heard from {', '.join(names)} for 90 s")
+    return Finding(reason=Reason.PARTIAL_FLEET, message=f"not heard from {', '.join(names)} within 90 s")
 
 
 def swap_proven(standing: Standing) -> Finding | None:
