@@ -7,67 +7,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tests.agent.standins import FACE, A, B, FlipsStandIn, FullDisk
 
-from blurfleet.api.contract import ContractSpec
-from blurfleet.errors import EngineError, EngineTimeout, NodeError
+from blurfleet.errors import EngineError, NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import RoutedEngine, RoutingTable, read_routing
 from blurfleet_agent import swap as swap_module
-from blurfleet_agent.aliases import Face
 from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.journal import Journal, parse
 from blurfleet_agent.recovery import RecoveryPlan
 from blurfleet_agent.swap import SwapOrder, Swapper
-
-A = RoutedEngine(engine="bokeh__a", digest="sha256:" + "a" * 64, precision="Mixed")
-B = RoutedEngine(engine="bokeh__b", digest="sha256:" + "b" * 64, precision="FP32")
-FACE = Face(inputs=(), outputs=(), contract=ContractSpec(), contract_hash="h", probe=np.zeros((1, 3, 2, 2), np.float32))
-
-
-class FlipsStandIn:
-    """Stands in for Triton; `fail` names the step that raises `error`."""
-
-    def __init__(self) -> None:
-        self.fail = ""
-        self.error: Exception = EngineTimeout(Reason.ALIAS_STALE, "not READY")
-        self.calls: list[str] = []
-
-    def _step(self, name: str) -> None:
-        self.calls.append(name)
-        if name == self.fail:
-            raise self.error
-
-    def ensure(self, engine: str) -> None:
-        self._step("ensure")
-
-    def prepare(self, alias: str, engine: str, epoch: int, face: Face) -> None:
-        self._step("prepare")
-
-    def load(self, alias: str) -> None:
-        self._step("load")
-
-    def await_ready(self, alias: str, epoch: int) -> None:
-        self._step("await_ready")
-
-    def verify(self, alias: str, epoch: int, face: Face) -> None:
-        self._step("verify")
-
-    def prune(self, alias: str, epoch: int) -> None:
-        self._step("prune")
-
-    def is_ready(self, alias: str, epoch: int) -> bool:
-        return True
-
-
-class FullDisk:
-    full = False
-
-    def __call__(self, handle: int) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(handle)
 
 
 def order(to: RoutedEngine = B, **changes: Any) -> SwapOrder:

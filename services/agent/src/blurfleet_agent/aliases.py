@@ -24,13 +24,14 @@ VERIFY_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Face:
-    """What clients see of an alias: tensors, contract, and `probe` (float32 [1,3,H,W]) to ask it with."""
+    """What clients see of an alias: tensors, contract, `probe` (float32 [1,3,H,W]) to ask it with, the network's id."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     contract: ContractSpec
     contract_hash: str
     probe: NDArray[np.float32] = field(repr=False, compare=False)
+    model_id: str = ""
 
 
 def face_of(record: BuildRecord, contract: ContractSpec, contract_hash: str) -> Face:
@@ -41,6 +42,7 @@ def face_of(record: BuildRecord, contract: ContractSpec, contract_hash: str) -> 
         contract=contract,
         contract_hash=contract_hash,
         probe=probe_for(record, contract),
+        model_id=record.model_id,
     )
 
 

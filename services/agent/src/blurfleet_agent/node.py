@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -223,9 +224,8 @@ class Node:
             self._p.metrics.tripped(order.alias, order.reason, swapped=True)
         if result.stale is not None:
             self._owe(memory, now, result.stale)
-        self._log.info(
+        self._log_of(order.alias).info(
             "serving",
-            model=order.alias,
             engine=order.to.engine,
             role=order.role,
             epoch=result.epoch,
@@ -240,7 +240,7 @@ class Node:
             self._owe(memory, now, error)
         else:
             memory.settle_tries = 0
-            self._log.info("alias settled", model=alias)
+            self._log_of(alias).info("alias settled")
 
     def _owe(self, memory: ModelMemory, now: float, error: BlurfleetError) -> None:
         memory.settle_tries += 1
@@ -288,9 +288,8 @@ class Node:
         action, answer = outcome.action, outcome.answer
         if isinstance(action, wanted.Load) and isinstance(answer, LoadReport):
             memory.faults.pop(action.ref.digest, None)
-            self._log.info(
+            self._log_of(outcome.alias).info(
                 "loaded",
-                model=outcome.alias,
                 engine=engine_name(outcome.alias, action.ref.digest),
                 seconds=round(answer.seconds, 3),
                 taken_bytes=answer.taken_bytes,
@@ -316,9 +315,8 @@ class Node:
         self._p.metrics.sample(
             outcome.alias, source="Golden", verdict=result.verdict, max_abs=None, deer=None, now=result.at
         )
-        self._log.info(
+        self._log_of(outcome.alias).info(
             "golden",
-            model=outcome.alias,
             digest=action.ref.digest,
             role=action.role,
             verdict=result.verdict,
@@ -346,6 +344,10 @@ class Node:
             self._swap_proven = False
         elif isinstance(action, wanted.Unload):
             memory.last_wanted[action.name] = now
+
+    def _log_of(self, alias: str) -> Any:
+        face = self._p.swapper.face(alias)
+        return self._log.bind(model=alias, model_id=face.model_id if face is not None else "")
 
     def _health(self, wish: Wish) -> NodeHealth:
         return NodeHealth(

@@ -126,10 +126,12 @@ class TripDesk:
 
     def _tell(self, note: TripNote) -> TripStatus:
         trip = replace_trip(note.trip, evidence=self._keep(note))
+        face = self._swapper.face(note.watch.alias)
         self._journal.append(Tripped(alias=note.watch.alias, trip=trip))
         self._log.warning(
             "tripped",
             model=note.watch.alias,
+            model_id=face.model_id if face is not None else "",
             stage=trip.stage,
             reason=trip.reason,
             value=trip.value,
