@@ -219,6 +219,23 @@ def test_too_few_valid_samples_never_trip() -> None:
     assert [i for i, a in enumerate(actions) if a.act is Act.SWAP] == [4]
 
 
+def test_a_frame_sent_again_is_one_valid_sample_and_may_bring_what_was_missing() -> None:
+    state, _ = feed([sample(0)] * 5)
+    assert (state.counters.valid, state.counters.duplicate) == (1, 4)
+    sentinel_first = sample(0, figures={M.NON_FINITE: 0.0})
+    state, _ = feed([sentinel_first, sample(0), sample(0), sentinel_first])
+    assert (state.counters.valid, state.counters.sentinel, state.counters.duplicate) == (1, 1, 2)
+    assert state.valid_by_rule == (1, 1, 1, 1)
+
+
+def test_the_longest_silent_stream_without_an_open_run_makes_room() -> None:
+    policy = replace(POLICY, max_streams=3)
+    order = [("open", 0.2), ("old", 0.1), ("young", 0.1), ("new", 0.1)]
+    state, _ = feed([sample(0, deer, stream=name) for name, deer in order], policy)
+    assert {s.name for s in state.streams} == {"open", "young", "new"}
+    assert state.counters.evicted == 1
+
+
 def test_a_renumbered_stream_is_followed_again_after_eight_late_frames() -> None:
     state, _ = feed([sample(1000 + i) for i in range(9)])
     acts = []
@@ -269,6 +286,16 @@ def test_probation_serves_again_only_after_enough_sound_samples_with_no_run_open
         acts.append(action.act)
     assert acts == [Act.NONE, Act.NONE, Act.NONE, Act.REARM]
     assert (state.phase, state.latch) == (Phase.MONITOR, None)
+
+
+def test_probation_waits_for_an_open_run_even_with_enough_sound_samples() -> None:
+    policy = only(replace(DEER, frames=2, window=3), probation_samples=3)
+    state, _ = tick(feed(deers(0.2, 0.2), policy)[0], policy, 100.0, fallback_ready=True)
+    acts = []
+    for frame, deer in enumerate((0.1, 0.1, 0.2, 0.1, 0.1)):
+        state, action = step(state, sample(frame, deer), policy, 100.0 + frame, fallback_ready=True)
+        acts.append(action.act)
+    assert acts == [Act.NONE] * 4 + [Act.REARM]
 
 
 @pytest.mark.parametrize(

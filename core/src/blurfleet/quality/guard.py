@@ -64,11 +64,12 @@ def step(
     entry = Entry(frame=sample.frame, at=now, marks="".join(marks))
     arrival = admit(find(state.streams, sample.stream, policy.rules), entry, policy.rules, period)
     streams, evicted = keep(state.streams, arrival.stream, policy.max_streams)
-    fate = arrival.fate if arrival.fate != "valid" or drift_seen(policy, marks) else "sentinel"
+    news = tuple(Mark(mark) for mark in arrival.news)
+    fate = arrival.fate if arrival.fate != "valid" or drift_seen(policy, news) else "sentinel"
     state = _count(replace(state, streams=streams), fate, evicted)
     if arrival.fate != "valid":
         return state, GuardAction(message=f"{arrival.fate} frame")
-    state = _learn(state, policy, marks, now)
+    state = _learn(state, policy, news, now)
     breaches = breaches_of(sample, policy.rules)
     trips = {
         rule.order: trip_of(rule, sample, took, now)

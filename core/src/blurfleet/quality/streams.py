@@ -26,11 +26,13 @@ class Stream:
 class Arrival:
     """The stream after one frame; what became of the frame; per rule how many valid frames a completed trip took, or 0.
 
-    `fate` is "valid" (it counts), "duplicate" or "late" (it does not).
+    `fate` is "valid" (it counts), "duplicate" or "late" (it does not). `news` are the marks not seen before: all of a
+    new frame's, only the filled ones of a frame sent again.
     """
 
     stream: Stream
     fate: str
+    news: str
     frames_to_detect: tuple[int, ...]
 
 
@@ -66,13 +68,14 @@ def admit(stream: Stream, entry: Entry, rules: tuple[BoundRule, ...], period_s: 
     if known is not None:
         marks = _filled(known.marks, entry.marks)
         if marks == known.marks:
-            return Arrival(stream=stream, fate="duplicate", frames_to_detect=idle)
+            return Arrival(stream=stream, fate="duplicate", news="", frames_to_detect=idle)
         rest = tuple(e for e in stream.entries if e is not known)
-        return _placed(stream, rest, replace(known, marks=marks), rules, period_s)
+        news = "".join(b if a == Mark.INVALID else Mark.INVALID for a, b in zip(known.marks, entry.marks, strict=True))
+        return replace(_placed(stream, rest, replace(known, marks=marks), rules, period_s), news=news)
     if stream.settled_frame is not None and entry.frame <= stream.settled_frame:
         if stream.too_late + 1 < REORDER_FRAMES:
             late = replace(stream, too_late=stream.too_late + 1)
-            return Arrival(stream=late, fate="late", frames_to_detect=idle)
+            return Arrival(stream=late, fate="late", news="", frames_to_detect=idle)
         stream = Stream(name=stream.name, runs=(Run(),) * len(rules), seen_at=stream.seen_at)
     return _placed(stream, stream.entries, entry, rules, period_s)
 
@@ -105,7 +108,7 @@ def _placed(
             for i, (rule, run) in enumerate(zip(rules, runs, strict=True))
         )
     after = replace(stream, runs=runs, entries=entries, settled_frame=settled, too_late=0, pending=tuple(pending))
-    return Arrival(stream=after, fate="valid", frames_to_detect=tuple(detect))
+    return Arrival(stream=after, fate="valid", news=entry.marks, frames_to_detect=tuple(detect))
 
 
 def _gap(rule: BoundRule, period_s: float) -> float:
