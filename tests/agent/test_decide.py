@@ -391,3 +391,20 @@ def test_never_a_quarantined_engine_never_an_unproven_standby_never_an_unproven_
     assert found.order.why == "Rearm" or verdicts[to.digest].verdict == "Pass"
     if latch is not None and to.digest == latch.digest:
         assert found.unlatch
+
+
+def test_when_memory_runs_out_the_candidate_goes_first_and_what_serves_stays() -> None:
+    assert decide(view(spec=CANDIDATE, memory_low=True)) == (Unload(name=name(NEW)),)
+    assert decide(view(memory_low=True)) == ()
+    assert decide(view(spec={"candidate": OLD32, "oracle": OLD32}, memory_low=True)) == ()
+
+
+def test_a_candidate_waits_until_flips_were_tried() -> None:
+    found = judge_candidate(view(spec={**CANDIDATE, "policy": PolicySpec(shadow_samples=0)}, swap_proven=None))
+    assert found is not None
+    assert (found.phase, found.reason) == ("GoldenPassed", "SwapNotProven")
+
+
+def test_flips_that_failed_are_tried_again_later() -> None:
+    assert kinds(decide(view(swap_proven=False, prove_at=NOW))) == ["ProveFlip"]
+    assert decide(view(swap_proven=False, prove_at=NOW + 1)) == ()

@@ -120,6 +120,12 @@ def _no_standby(view: ModelView, _ref: EngineRef) -> Answer | None:
     return "GoldenPassed", Reason.FALLBACK_NOT_PROVEN, "the standby is not proven, so nothing is promoted"
 
 
+def _flips_untried(view: ModelView, _ref: EngineRef) -> Answer | None:
+    if view.swap_proven is None and view.served is not None:
+        return "GoldenPassed", Reason.SWAP_NOT_PROVEN, "a flip under probe traffic is tried first"
+    return None
+
+
 def _shadow(view: ModelView, ref: EngineRef) -> Answer | None:
     if not shadow_needed(view):
         return None
@@ -147,6 +153,7 @@ CHAIN: tuple[Check, ...] = (
     _oracle_golden,
     _golden,
     _no_standby,
+    _flips_untried,
     _shadow,
     _proven,
 )

@@ -149,10 +149,25 @@ def _slow(view: ModelView) -> list[Action]:
         waiting = fault is not None and (fault.final or view.now < fault.retry_at)
         if not view.is_ready(ref) and not waiting and ref.digest not in view.quarantined:
             actions.append(Load(ref=ref))
+    shed = _shed(view)
+    if shed is not None:
+        return [shed]
     actions += _golden_due(view)
-    if view.swap_proven is None and view.served is not None and view.served.settled:
+    unproven = view.swap_proven is None or (view.swap_proven is False and view.now >= view.prove_at)
+    if unproven and view.served is not None and view.served.settled:
         actions.insert(0, ProveFlip(engine=view.served.engine.engine))
     return actions + _unloads(view)
+
+
+def _shed(view: ModelView) -> Unload | None:
+    """Return the candidate's unload when memory runs out: what serves and its standby are kept whatever happens."""
+    candidate = view.spec.candidate
+    if not view.memory_low or candidate is None or not view.is_ready(candidate):
+        return None
+    kept = {r.digest for r in (view.spec.primary, view.spec.fallback, view.served_ref) if r is not None}
+    if view.served is not None:
+        kept.add(view.served.engine.digest)
+    return None if candidate.digest in kept else Unload(name=view.name_of(candidate))
 
 
 def _golden_due(view: ModelView) -> list[Action]:

@@ -73,6 +73,7 @@ class Engines:
         self._timeout_s = timeout_s
         self._memory = memory
         self._measured: dict[str, int] = {}
+        self._support: dict[str, frozenset[str]] = {}
 
     def record(self, ref: EngineRef) -> BuildRecord:
         """Return the engine's build record, staged and checked against `ref`.
@@ -102,6 +103,7 @@ class Engines:
         files = {record.serving.artifact_name: self._staging.ensure(ref.artifact)}
         for extra in record.serving.support_files:
             files[extra.name] = self._staging.ensure(Blob(uri=extra.uri, digest=extra.digest, bytes=extra.bytes))
+        self._support[ref.digest] = frozenset(extra.digest for extra in record.serving.support_files)
         name = engine_name(alias, ref.digest)
         config = engine_config(record, name)
         findings, _ = lint(config, record)
@@ -109,6 +111,15 @@ class Engines:
         if wrong:
             raise EngineError(wrong[0].reason, "; ".join(f.message for f in wrong), where=ref.build_record.uri)
         return StagedEngine(name=name, record=record, config=config, files=files)
+
+    def files_of(self, ref: EngineRef) -> frozenset[str]:
+        """Return the digests of all staged files that `ref` is made of, as far as known."""
+        own = {ref.digest, ref.artifact.digest, ref.build_record.digest}
+        return frozenset(own) | self._support.get(ref.digest, frozenset())
+
+    def memory_low(self) -> bool:
+        """Tell whether less than half of the reserve is left: something has to go before the system chooses."""
+        return self._memory() < self._reserve // 2
 
     def load(self, ref: EngineRef, alias: str) -> LoadReport:
         """Load the engine under its own name and see it READY; other engines are not touched.

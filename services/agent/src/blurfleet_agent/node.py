@@ -35,6 +35,9 @@ from blurfleet_agent.watch import Told, Watch
 from blurfleet_agent.watches import watch_of
 from blurfleet_agent.work import Work
 
+COLLECT_EVERY_S = 30.0
+PROVE_AGAIN_S = 60.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
@@ -70,6 +73,8 @@ class Node:
         self._status: NodeEngineStatus | None = None
         self._models: dict[str, ModelStatus] = {m.name: m for m in parts.desired.status().models}
         self._written_at = 0.0
+        self._collected_at = 0.0
+        self._prove_at = 0.0
         self.evidence_lost = ""
         self._log = structlog.get_logger("blurfleet.node").bind(node=parts.settings.node)
 
@@ -80,7 +85,8 @@ class Node:
     def tell(self, told: Told) -> None:
         """Hear from the guard; any thread may call it."""
         self._told.put(told)
-        if told.trip is not None or told.shadow is not None or told.act != "None":
+        judged = told.shadow is not None and told.shadow.verdict != "Inconclusive"
+        if judged or told.trip is not None or told.act != "None":
             self._wake.set()
 
     def wake(self) -> None:
@@ -110,7 +116,8 @@ class Node:
         models = tuple(self._turn_model(wish, model, now, referenced) for model in wish.spec.models)
         if self._guard is not None:
             self._guard.publish(dict(self._watches))
-        if self._worker.idle:
+        if self._worker.idle and now - self._collected_at >= COLLECT_EVERY_S:
+            self._collected_at = now
             self._p.collect(referenced)
         self._publish(wish, models, now)
 
@@ -120,6 +127,7 @@ class Node:
             self._triton = None
         except BlurfleetError as error:
             self._ready = frozenset()
+            self._swap_proven = None  # what comes back may be another version
             self._triton = Problem(reason=error.reason, message=error.message)
 
     def _turn_model(self, wish: Wish, model: NodeModel, now: float, referenced: set[str]) -> ModelStatus:
@@ -138,7 +146,7 @@ class Node:
         view = self._view(wish, model, memory, now)
         keep = wanted.wanted_engines(view)
         memory.last_wanted.update({view.name_of(ref): now for ref in keep})
-        referenced |= {d for ref in keep for d in (ref.digest, ref.build_record.digest)}
+        referenced.update(*(self._p.engines.files_of(ref) for ref in keep))
         referenced |= {n.golden.digest for n in wish.notes.sets.values() if n.golden is not None}
         watch = watch_of(view, wish.notes, self._p.settings.device_class)
         if watch is None:
@@ -176,6 +184,8 @@ class Node:
             shadow=memory.shadow,
             reproven=memory.reproven,
             swap_proven=self._swap_proven,
+            prove_at=self._prove_at,
+            memory_low=self._p.engines.memory_low(),
             last_wanted=memory.last_wanted,
             settle_at=memory.settle_at,
             standby_every=seconds(model.policy.standby_proof_every),
@@ -298,7 +308,7 @@ class Node:
         elif isinstance(action, wanted.RunGolden) and isinstance(answer, GoldenResult):
             self._golden_done(outcome, memory, answer)
         elif isinstance(action, wanted.ProveFlip) and isinstance(answer, Proof):
-            self._swap_proven = answer.passed
+            self._swap_proven, self._prove_at = answer.passed, now + PROVE_AGAIN_S
             self._log.info("flip proven", passed=answer.passed, requests=answer.requests, failed=answer.failed)
         elif isinstance(action, wanted.Unload):
             memory.last_wanted.pop(action.name, None)
@@ -341,9 +351,9 @@ class Node:
             result = GoldenResult(verdict="Inconclusive", reason=error.reason, message=str(error), at=now)
             self._golden_done(outcome, memory, result)
         elif isinstance(action, wanted.ProveFlip):
-            self._swap_proven = False
+            self._swap_proven, self._prove_at = False, now + PROVE_AGAIN_S
         elif isinstance(action, wanted.Unload):
-            memory.last_wanted[action.name] = now
+            memory.last_wanted[action.name] = now  # tried again after the same wait
 
     def _log_of(self, alias: str) -> Any:
         face = self._p.swapper.face(alias)
@@ -363,8 +373,12 @@ class Node:
         self._p.metrics.journal(unsynced=self._p.journal.unsynced)
         old = self._status if self._status is not None else self._p.desired.status()
         new = node_status(models, self._health(wish), self._p.facts(), wish.generation, old, now)
-        due = now - self._written_at >= self._p.settings.heartbeat_s
-        if not due and self._status is not None and not worth_writing(self._status, new):
+        age = now - self._written_at
+        if (
+            self._status is not None
+            and age < self._p.settings.heartbeat_s
+            and not worth_writing(self._status, new, age)
+        ):
             return
         if self._p.desired.write(new, now):
             self._status, self._written_at = new, now

@@ -17,6 +17,8 @@ from blurfleet.reasons import Reason
 from blurfleet_agent.view import ModelView, Problem
 from blurfleet_agent.watch import Told
 
+DETAIL_EVERY_S = 1.0  # counts and messages move with every frame; the store need not
+
 Fact = tuple[str, ConditionStatus, Reason, str]
 
 
@@ -226,21 +228,25 @@ def _node_facts(health: NodeHealth) -> list[Fact]:
     return facts
 
 
-def worth_writing(old: NodeEngineStatus | None, new: NodeEngineStatus) -> bool:
-    """Tell whether `new` says more than another heartbeat and other memory figures."""
-    if old is None:
-        return True
+def worth_writing(old: NodeEngineStatus, new: NodeEngineStatus, age_s: float) -> bool:
+    """Tell whether `new` says more than a status `age_s` old: transitions at once, counts once a second."""
     quiet = {"heartbeat": "", "facts": NodeFacts()}
-    return _steady(old.model_copy(update=quiet)) != _steady(new.model_copy(update=quiet))
+    before, after = old.model_copy(update=quiet), new.model_copy(update=quiet)
+    return _steady(before) != _steady(after) or (age_s >= DETAIL_EVERY_S and before != after)
 
 
 def _steady(status: NodeEngineStatus) -> NodeEngineStatus:
-    """Return `status` without what moves with every frame: it travels with the next heartbeat or change."""
-    models = tuple(
-        m.model_copy(update={"samples_valid": 0, "conditions": tuple(_bare(c) for c in m.conditions)})
-        for m in status.models
+    """Return `status` without what moves with every frame."""
+    return status.model_copy(update={"models": tuple(_steady_model(m) for m in status.models)})
+
+
+def _steady_model(model: ModelStatus) -> ModelStatus:
+    candidate = model.candidate
+    if candidate is not None:
+        candidate = candidate.model_copy(update={"samples_valid": 0, "message": "", "figures": ()})
+    return model.model_copy(
+        update={"samples_valid": 0, "candidate": candidate, "conditions": tuple(_bare(c) for c in model.conditions)}
     )
-    return status.model_copy(update={"models": models})
 
 
 def _bare(one: Condition) -> Condition:

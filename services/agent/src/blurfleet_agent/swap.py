@@ -94,6 +94,7 @@ class Swapper:
         self._crash = crash
         self._clock = clock
         self._lock = threading.RLock()
+        self._alias_lock = threading.Lock()  # apart: a trip must not wait for an alias that does not come up
         self._faces: dict[str, Face] = {}
         self._served: dict[str, Served] = {}
         self._floor: dict[str, int] = {}
@@ -152,14 +153,14 @@ class Swapper:
             self._replace_routing(order.alias, served)
             self._served[order.alias] = served
             self._crash("routing-replaced")
-            stale, ready_at = self._follow(order.alias)
-            return SwapResult(
-                epoch=epoch,
-                swap_ms=(ready_at - began) * 1e3,
-                verify_ms=(time.perf_counter() - ready_at) * 1e3,
-                synced=synced,
-                stale=stale,
-            )
+        stale, ready_at = self._follow(order.alias)
+        return SwapResult(
+            epoch=epoch,
+            swap_ms=(ready_at - began) * 1e3,
+            verify_ms=(time.perf_counter() - ready_at) * 1e3,
+            synced=synced,
+            stale=stale,
+        )
 
     def resume(self, alias: str) -> BlurfleetError | None:
         """Serve again what was served, at its own epoch; return what still keeps the alias behind.
@@ -177,7 +178,7 @@ class Swapper:
             if self.journal_of(alias).epoch < served.epoch:
                 self._journal.append(_resumed(alias, served, self._clock()))
             self._replace_routing(alias, served)
-            return self._follow(alias)[0]
+        return self._follow(alias)[0]
 
     def unsettle(self, alias: str) -> None:
         """Note that the alias is gone (a restarted Triton); `resume` brings it back."""
@@ -198,6 +199,11 @@ class Swapper:
                 self._served[alias] = fresh
 
     def _follow(self, alias: str) -> tuple[BlurfleetError | None, float]:
+        """Bring the alias to what is routed by now; return what stopped it and when (perf_counter) it was READY."""
+        with self._alias_lock:
+            return self._follow_locked(alias)
+
+    def _follow_locked(self, alias: str) -> tuple[BlurfleetError | None, float]:
         served, face = self._served[alias], self._faces.get(alias)
         ready_at = time.perf_counter()
         if face is None:
@@ -219,9 +225,11 @@ class Swapper:
         with contextlib.suppress(OSError):  # an old empty folder costs a little time until the next flip tries again
             self._flips.prune(alias, served.epoch)
         self._crash("alias-pruned")
-        self._journal.append(SwapDone(alias=alias, epoch=served.epoch))
-        self._crash("journal-done")
-        self._served[alias] = replace(served, settled=True)
+        with self._lock:
+            if self._served[alias].epoch == served.epoch:  # else another swap came in between and follows by itself
+                self._journal.append(SwapDone(alias=alias, epoch=served.epoch))
+                self._crash("journal-done")
+                self._served[alias] = replace(self._served[alias], settled=True)
         return None, ready_at
 
     def _route(self, alias: str, served: Served) -> Route:

@@ -84,6 +84,8 @@ class ModelView:
     shadow: ShadowResult | None = None
     reproven: bool = False
     swap_proven: bool | None = None
+    prove_at: float = 0.0
+    memory_low: bool = False
     last_wanted: Mapping[str, float] = field(default_factory=dict)
     settle_at: float = 0.0
     standby_every: float = 60.0
