@@ -337,3 +337,51 @@ def test_one_event_is_said_for_each_transition(fleet: Fleet) -> None:
     said = fleet.reasons()
     assert said.count("Promoted") == 2
     assert said.count("Accepted") == 2
+
+
+def test_a_set_replaced_long_after_its_promotion_was_good_until_then_and_needs_no_canary(fleet: Fleet) -> None:
+    fleet.promote("mixed")
+    fleet.now += 86400
+    fleet.set("next", precision="Mixed", net="net3")
+    fleet.promote("next")
+    fleet.script = Script(shadow={("*", digest(f"mixed-{c}")): "no data" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: fleet.status().outcome == "Promoted" and fleet.status().set == "mixed")
+    assert set(fleet.all_serve().values()) == {"mixed/Primary"}
+
+
+def test_a_candidate_of_a_superseded_set_is_taken_off_nodes_that_the_new_one_has_not_reached(fleet: Fleet) -> None:
+    fleet.script = Script(shadow={("*", digest(f"mixed-{c}")): "no data" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="mixed")
+    fleet.tick(3)
+    assert {fleet.spec(n).candidate.set for n in NODES} == {"mixed"}
+    fleet.set("next", precision="Mixed", net="net3")
+    fleet.change(engine_set="next", waves=[{"name": "a", "nodes": ("a100-0",), "gate": "Manual"}, *GATED[1:]])
+    fleet.tick()
+    for name in ("orin-0", "orin-1"):
+        told = fleet.spec(name)
+        assert told.candidate is None
+        assert (told.primary.set, told.oracle.set, told.golden.digest) == ("fp32", "fp32", digest("golden of net"))
+
+
+def test_a_wave_that_serves_is_not_done_while_a_fallback_is_rotten(fleet: Fleet) -> None:
+    gated(fleet)
+    fleet.script = Script(rotten=frozenset({"orin-0"}))
+    fleet.tick()
+    fleet.ops(promote="go")
+    fleet.tick(5)
+    assert (fleet.status().wave, fleet.said("Progressing")) == ("first", ("False", "FallbackNotProven"))
+    assert fleet.said("FallbackReady") == ("False", "FallbackNotProven")
+    fleet.script = Script()
+    fleet.until(lambda: fleet.status().phase == "Promoted")
+
+
+def test_an_opened_gate_is_closed_again_for_the_next_set(fleet: Fleet) -> None:
+    gated(fleet)
+    fleet.change(waves=[GATED[0], {"name": "all", "nodes": NODES}], paused=True)
+    fleet.ops(promote="go")
+    fleet.tick(2)
+    fleet.set("next", precision="Mixed", net="net3")
+    fleet.change(engine_set="next", waves=GATED, paused=False)
+    fleet.tick(15)
+    assert (fleet.status().wave, fleet.said("Progressing")) == ("first", ("False", "WaitingForGate"))

@@ -81,11 +81,9 @@ def revert_target(
     known: Iterable[KnownGood],
     node: NodeView,
     refused: frozenset[str],
-    *,
-    away_from: str = "",
 ) -> tuple[KnownGood, EngineRef] | None:
     """Return the newest promoted set, with its engine, that `node` can go back to: a proven pointer, never "n-1"."""
-    for good in known_good_for(known, node.device_class, but=away_from):
+    for good in known_good_for(known, node.device_class):
         engine = best(sets, good.set, node, refused)
         if engine is not None:
             return good, engine

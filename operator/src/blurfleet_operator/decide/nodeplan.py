@@ -105,14 +105,12 @@ def _kept(plan: Plan, node: NodeView, has: NodeModel | None) -> EngineRef | None
     )
     if primary.digest not in plan.refused(node) and not latched:
         return primary
-    target = revert_target(
-        plan.obs.sets, plan.status.known_good, node, plan.refused(node) | {primary.digest}, away_from=plan.status.set
-    )
+    target = revert_target(plan.obs.sets, plan.status.known_good, node, plan.refused(node) | {primary.digest})
     return target[1] if target else None
 
 
 def _reverted(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
-    target = revert_target(plan.obs.sets, plan.status.known_good, node, plan.refused(node), away_from=plan.status.set)
+    target = revert_target(plan.obs.sets, plan.status.known_good, node, plan.refused(node))
     if target is not None:
         good, engine = target
         return _entry(plan, node, primary=engine, candidate=None, policy_name=good.policy_name)
@@ -157,7 +155,7 @@ def _spared(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | No
     if has.candidate is not None and has.attempt != plan.status.attempt:
         has = _without_candidate(plan, node, has)
     if has.primary is not None and has.primary.digest in bad:
-        target = revert_target(plan.obs.sets, plan.status.known_good, node, bad, away_from="")
+        target = revert_target(plan.obs.sets, plan.status.known_good, node, bad)
         if target is not None:
             return _entry(plan, node, primary=target[1], candidate=None, policy_name=target[0].policy_name)
     return scrubbed(has, bad)
@@ -193,16 +191,14 @@ def _fallback(plan: Plan, node: NodeView, primary: EngineRef | None, has: NodeMo
     list, so that primary and fallback come from the same known-good set.
     """
     bad = plan.refused(node)
-    reverting = node.device_class in plan.status.reverted_classes or plan.status.outcome == "Aborted"
-    away = plan.status.set if reverting else ""
-    for good in known_good_for(plan.status.known_good, node.device_class, but=away):
+    for good in known_good_for(plan.status.known_good, node.device_class):
         engine = best(plan.obs.sets, good.set, node, bad, fp32=True)
         if engine is not None:
             return engine
     kept = has.fallback if has else None
     if kept is not None and kept.digest not in bad and kept.set not in plan.obs.sets:
         return kept
-    if reverting and primary is None:
+    if primary is None and plan.status.outcome in ("RolledBack", "Aborted"):
         return None
     return best(plan.obs.sets, plan.status.set, node, bad, fp32=True)
 
