@@ -27,7 +27,7 @@ from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.evidence_files import EvidenceFiles
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.guarding import Guarding
-from blurfleet_agent.journal import Journal
+from blurfleet_agent.journal import Journal, parse
 from blurfleet_agent.sampling import Budget
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.swap import SwapOrder, Swapper
@@ -99,7 +99,7 @@ class OneNode:
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry, node="orin-0", device_class="jetson-orin")
         self.evidence = EvidenceFiles(settings, metrics, clock=lambda: self.now)
-        desk = TripDesk(swapper=self.swapper, journal=self.journal, metrics=metrics, keep=self.evidence.trip)
+        desk = TripDesk(swapper=self.swapper, journal=self.journal, metrics=metrics, keeper=self.evidence)
         self.watch = watch
         self.guarding = Guarding(
             watch,
@@ -371,6 +371,26 @@ def test_the_evidence_of_a_trip_gives_the_same_verdict_again(node: OneNode, matt
     assert again.frames == min(len(mattes), 8)
 
 
+def test_a_trip_is_on_disk_with_its_swap_and_told_before_its_evidence_is_written(
+    node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def write(folder: Path, *_: object) -> Path:
+        known = parse(node.journal.path.read_bytes()).state.of("bokeh").last_trip
+        told = node.trip().trip
+        assert known is not None
+        assert told is not None
+        seen.append((known.evidence, told.evidence))
+        return folder
+
+    monkeypatch.setattr("blurfleet_agent.evidence_files.write_evidence", write)
+    node.frame(NAN)
+    place = node.trip().trip.evidence if node.trip().trip else ""
+    assert seen == [(place, place)]
+    assert place.endswith("-NonFiniteOutput")
+
+
 def test_pictures_of_clients_who_refused_are_not_kept(node: OneNode) -> None:
     node.frame(NAN, evidence_allowed=False)
     trip = node.trip().trip
@@ -391,9 +411,9 @@ def test_a_full_disk_loses_the_evidence_and_says_so_but_the_swap_is_made(
     node.frame(NAN)
     assert node.serving() == (B.engine, 2)
     assert "No space left" in lost[0]
-    trip = node.trip().trip
-    assert trip is not None
-    assert trip.evidence == ""
+    kept = node.swapper.journal_of("bokeh").last_trip
+    assert kept is not None
+    assert (kept.reason, kept.evidence) == ("NonFiniteOutput", "")
     assert node.registry.get_sample_value("blurfleet_evidence_unwritten_total", {"node": "orin-0"}) == 1.0
 
 

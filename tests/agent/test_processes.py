@@ -18,6 +18,7 @@ from tests.agent.tiny import engine, golden, picture, tensor_of
 
 from blurfleet.api.nodeengine import EngineRef
 from blurfleet.serving.frames import FrameSender
+from blurfleet_agent.journal import parse
 from blurfleet_agent.tritonenv import TritonEnvironment
 from blurfleet_agent.tritonserver import TritonServer
 
@@ -129,7 +130,7 @@ def test_a_power_cut_after_a_trip_comes_back_serving_the_standby(
                 )
             )
             sender.close()
-            trip, epoch = site.model_status().last_trip, site.route().epoch
+            epoch = site.route().epoch
             process.kill()
             first.kill()
             process.wait()
@@ -141,4 +142,6 @@ def test_a_power_cut_after_a_trip_comes_back_serving_the_standby(
             until(lambda: site.answers() == epoch, seconds=60)
             assert site.route().active.digest == fp32.digest
             assert site.route().epoch == epoch
+    trip = parse(site.settings.journal_file.read_bytes()).state.of(site.alias).last_trip
     assert trip is not None
+    assert (trip.reason, trip.digest, trip.epoch) == ("NonFiniteOutput", risky.digest, epoch)

@@ -44,11 +44,16 @@ class EvidenceFiles:
         self.on_lost: Callable[[str], None] = lambda _message: None
         self._log = structlog.get_logger("blurfleet.evidence")
 
-    def trip(self, note: TripNote) -> str:
-        """Keep the evidence of a live or shadow trip; return its folder, empty where it could not be kept."""
+    def place(self, stage: str, alias: str, digest: str, reason: str, now: float) -> str:
+        """Return the folder that the evidence of this verdict goes to."""
+        stamp = timestamp(now).replace(":", "").replace("-", "")
+        return str(self._settings.evidence_dir / f"{stamp}-{alias}-{stage.lower()}-{digest12(digest)}-{reason}")
+
+    def trip(self, note: TripNote) -> bool:
+        """Keep the evidence of a live or shadow trip at `note.trip.evidence`; tell whether it is kept."""
         watch, trip, frames = note.watch, note.trip, note.frames
         if not frames:
-            return ""
+            return False
         engines = {"engine": note.engine, "oracle": note.oracle, "fallback": watch.fallback}
         evidence = Evidence(
             stage=trip.stage,
@@ -77,7 +82,7 @@ class EvidenceFiles:
             for i, f in enumerate(frames)
             if f.evidence_allowed
         }
-        return self._write(evidence, arrays)
+        return self._write(Path(trip.evidence), evidence, arrays)
 
     def golden(self, model: NodeModel, ref: EngineRef, role: Role, run: GoldenRun, result: GoldenResult) -> str:
         """Keep the evidence of a failed golden gate; return its folder, empty where it could not be kept."""
@@ -115,12 +120,10 @@ class EvidenceFiles:
             i: FrameArrays(candidate=run.mattes[i], oracle=run.frames.references[i], tensor=run.frames.tensors[i])
             for i in range(len(samples))
         }
-        return self._write(evidence, arrays)
+        folder = self.place("Golden", model.name, ref.digest, result.reason, self._clock())
+        return folder if self._write(Path(folder), evidence, arrays) else ""
 
-    def _write(self, evidence: Evidence, arrays: Mapping[int, FrameArrays]) -> str:
-        stamp = timestamp(self._clock()).replace(":", "").replace("-", "")
-        name = f"{stamp}-{evidence.model}-{evidence.stage.lower()}-{digest12(evidence.digest)}-{evidence.reason}"
-        folder = self._settings.evidence_dir / name
+    def _write(self, folder: Path, evidence: Evidence, arrays: Mapping[int, FrameArrays]) -> bool:
         try:
             with contextlib.suppress(FileNotFoundError):
                 make_room(self._settings.evidence_dir, self._settings.evidence_budget_bytes)
@@ -128,10 +131,10 @@ class EvidenceFiles:
         except (NodeError, OSError) as error:
             self._metrics.evidence_lost()
             self._log.error("evidence lost", reason=Reason.EVIDENCE_UNWRITTEN, error=str(error))
-            self.on_lost(f"{name}: {error}")
-            return ""
+            self.on_lost(f"{folder.name}: {error}")
+            return False
         self.on_lost("")
-        return str(folder)
+        return True
 
 
 def make_room(folder: Path, budget_bytes: int) -> tuple[str, ...]:

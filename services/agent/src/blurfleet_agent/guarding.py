@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from blurfleet.api.nodeengine import Figure, TripStatus
+from blurfleet.api.nodeengine import Figure
 from blurfleet.check import finite_json
 from blurfleet.errors import BlurfleetError
 from blurfleet.quality import guard
@@ -21,7 +21,7 @@ from blurfleet_agent.frame_figures import Compared, Infer, compare
 from blurfleet_agent.journal_records import AliasState
 from blurfleet_agent.sampling import Budget, choose, learn
 from blurfleet_agent.swap import Swapper
-from blurfleet_agent.trips import TripDesk
+from blurfleet_agent.trips import TripDesk, TripNote
 from blurfleet_agent.view import ShadowResult
 from blurfleet_agent.watch import Contender, Told, Watch
 
@@ -171,10 +171,11 @@ class Guarding:
         if verdict.verdict.value == self._shadow_told and verdict.verdict.value != "Inconclusive":
             return
         self._shadow_told = verdict.verdict.value
-        trip, evidence = None, ""
+        note = None
         if failed_now and self._shadow.held is not None:
-            trip = self._desk.shadow(self.watch, self._shadow.held, tuple(self._shadow_frames), now)
-            evidence = trip.evidence
+            note = self._desk.shadow(self.watch, self._shadow.held, tuple(self._shadow_frames), now)
+            self._desk.write(note, self._infer)
+        trip = note.trip if note is not None else None
         self._tell(
             replace(
                 self._summary(action),
@@ -188,7 +189,7 @@ class Guarding:
                     message=verdict.message,
                     valid=verdict.samples_valid,
                     figures=shown(self._shadow_frames, self._shadow),
-                    evidence=evidence,
+                    evidence=trip.evidence if trip is not None else "",
                 ),
             )
         )
@@ -196,16 +197,18 @@ class Guarding:
     def _act(self, action: GuardAction, now: float, before: GuardState) -> None:
         if action.act is Act.NONE:
             return
-        trip = self._swap(action, now, before) if action.act is Act.SWAP else None
+        note = self._swap(action, now, before) if action.act is Act.SWAP else None
         self._log.info("guard", act=action.act, reason=action.reason, message=action.message, digest=self._live.digest)
-        told = replace(self._summary(action), trip=trip, trip_kind=action.latch)
+        trip = note.trip if note is not None else None
         self._told_at = now
-        self._tell(replace(told, rearm=action.act is Act.REARM))
+        self._tell(replace(self._summary(action), trip=trip, trip_kind=action.latch, rearm=action.act is Act.REARM))
+        if note is not None:
+            self._desk.write(note, self._infer)  # the store hears of the trip first: others may have to act on it
 
-    def _swap(self, action: GuardAction, now: float, before: GuardState) -> TripStatus | None:
+    def _swap(self, action: GuardAction, now: float, before: GuardState) -> TripNote | None:
         frames = tuple(self._live_frames)
         try:
-            return self._desk.live(self.watch, action, frames, now, self._infer)
+            return self._desk.live(self.watch, action, frames, now)
         except BlurfleetError as error:
             # Nothing moved; the trip is held and every tick tries again.
             self._log.error("swap failed", reason=error.reason, error=error.message)

@@ -47,6 +47,7 @@ class SwapIntent(Model):
     reason: str
     attempt: str = ""
     latch: Latch | None = None
+    trip: TripStatus | None = None
     at: float
 
 
@@ -77,7 +78,7 @@ class Unlatched(Model):
 
 
 class Tripped(Model):
-    """The whole story of a trip, told after the swap; it feeds status across restarts."""
+    """What is known of a trip once the swap is done, e.g. how long it took."""
 
     kind: Literal["tripped"] = "tripped"
     alias: str
@@ -139,7 +140,7 @@ def _fold_alias(old: AliasState, record: SwapIntent | SwapDone | Latched | Unlat
                 return old
             automatic = record.why in ("Trip", "Rearm")
             recent = tuple(t for t in old.swaps if record.at - t < HOUR_S)
-            change = {
+            change: dict[str, object] = {
                 "epoch": record.epoch,
                 "intent": record,
                 "done": False,
@@ -147,6 +148,8 @@ def _fold_alias(old: AliasState, record: SwapIntent | SwapDone | Latched | Unlat
                 "swaps": (*recent, record.at) if automatic else recent,
                 "trips": old.trips + (record.why == "Trip"),
             }
+            if record.trip is not None:
+                change["last_trip"] = record.trip.model_copy(update={"epoch": record.epoch})
         case SwapDone():
             change = {"done": True} if record.epoch == old.epoch else {}
         case Latched():

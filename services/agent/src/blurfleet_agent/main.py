@@ -136,7 +136,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         node.metrics_address = server.address
         node.store = store
         evidence.on_lost = node.lose_evidence
-        desk = TripDesk(swapper=swapper, journal=journal, metrics=metrics, keep=evidence.trip)
+        desk = TripDesk(swapper=swapper, journal=journal, metrics=metrics, keeper=evidence)
 
         def guarding(watch: Watch, now: float) -> Guarding:
             return Guarding(

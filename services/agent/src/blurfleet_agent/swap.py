@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from blurfleet.api.nodeengine import TripStatus
 from blurfleet.errors import BlurfleetError, NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable, read_routing, write_routing
@@ -55,6 +56,7 @@ class SwapOrder:
     reason: Reason
     attempt: str = ""
     latch: Latch | None = None
+    trip: TripStatus | None = None
     instead_of: str | None = None
 
 
@@ -277,6 +279,7 @@ def _intent(order: SwapOrder, old: Served | None, epoch: int, now: float) -> Swa
         reason=order.reason,
         attempt=order.attempt,
         latch=order.latch,
+        trip=order.trip,
         at=now,
     )
 

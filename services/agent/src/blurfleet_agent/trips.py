@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import structlog
 
 from blurfleet.api.meta import timestamp
 from blurfleet.api.nodeengine import TripStatus
 from blurfleet.quality.golden import number_text
-from blurfleet.quality.state import GuardAction, Trip
+from blurfleet.quality.state import GuardAction, LatchKind, Trip
 from blurfleet.serving.routing import RoutedEngine
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.frame_figures import Compared, Infer, answered
@@ -19,7 +19,13 @@ from blurfleet_agent.journal_records import Latch, Latched, Tripped
 from blurfleet_agent.swap import SwapOrder, Swapper
 from blurfleet_agent.watch import Watch
 
-Keep = Callable[["TripNote"], str]
+
+class Keeper(Protocol):
+    """Where evidence goes: its place is known before it is written, so that a trip can be told at once."""
+
+    def place(self, stage: str, alias: str, digest: str, reason: str, now: float) -> str: ...
+
+    def trip(self, note: TripNote) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,86 +42,66 @@ class TripNote:
 
 
 class TripDesk:
-    """Acts on trips of all models of a node. `keep` writes evidence and returns its folder, empty on failure."""
+    """Acts on trips of all models of a node."""
 
-    def __init__(self, *, swapper: Swapper, journal: Journal, metrics: Metrics, keep: Keep) -> None:
+    def __init__(self, *, swapper: Swapper, journal: Journal, metrics: Metrics, keeper: Keeper) -> None:
         self._swapper = swapper
         self._journal = journal
         self._metrics = metrics
-        self._keep = keep
+        self._keeper = keeper
         self._log = structlog.get_logger("blurfleet.trips")
 
-    def live(
-        self,
-        watch: Watch,
-        action: GuardAction,
-        frames: tuple[Compared, ...],
-        now: float,
-        infer: Infer,
-    ) -> TripStatus | None:
-        """Swap to the standby, then tell the story; None when the engine was no longer served.
+    def live(self, watch: Watch, action: GuardAction, frames: tuple[Compared, ...], now: float) -> TripNote | None:
+        """Swap to the standby; None when the engine was no longer served. `write` keeps the evidence afterwards.
 
-        Raises EngineError and NodeError when nothing could be moved: the caller keeps the trip and tries again.
+        The trip's story goes to disk with the swap's intent, so a crash right after loses none of it. Raises
+        EngineError and NodeError when nothing could be moved: the caller keeps the trip and tries again.
         """
         found, primary, fallback = action.trip, watch.primary, watch.fallback
         assert found is not None
         assert primary is not None
         assert fallback is not None
-        latch = Latch(
-            digest=primary.digest,
-            attempt=watch.attempt,
+        trip = self._status(watch, primary, found, now, "Live")
+        order = SwapOrder(
+            alias=watch.alias,
+            to=fallback,
+            role="Fallback",
+            primary=primary,
+            fallback=fallback,
+            why="Trip",
             reason=found.reason,
-            sentinel=action.latch is not None and action.latch.value != "Drift",
-            at=now,
-        )
-        result = self._swapper.swap(
-            SwapOrder(
-                alias=watch.alias,
-                to=fallback,
-                role="Fallback",
-                primary=primary,
-                fallback=fallback,
-                why="Trip",
-                reason=found.reason,
+            attempt=watch.attempt,
+            latch=Latch(
+                digest=primary.digest,
                 attempt=watch.attempt,
-                latch=latch,
-                instead_of=primary.digest,
-            )
+                reason=found.reason,
+                sentinel=action.latch is not LatchKind.DRIFT,
+                at=now,
+            ),
+            trip=trip,
+            instead_of=primary.digest,
         )
+        result = self._swapper.swap(order)
         if result is None:
             return None
         self._metrics.swapped(watch.alias, seconds=result.swap_ms / 1e3, epoch=result.epoch)
         self._metrics.tripped(watch.alias, found.reason, swapped=True)
-        trip = replace_trip(
-            _status(watch, primary, found, now), stage="Live", epoch=result.epoch, swap_ms=result.swap_ms
-        )
-        complete = frames
-        if watch.oracle is not None and frames:
-            complete = (*frames[:-1], answered(frames[-1], watch.oracle.engine, infer))
-        return self._tell(
-            TripNote(
-                watch=watch,
-                trip=trip,
-                found=found,
-                engine=primary,
-                oracle=watch.oracle,
-                frames=complete,
-                now=now,
-            )
+        trip = trip.model_copy(update={"epoch": result.epoch, "swap_ms": result.swap_ms})
+        return self._told(
+            TripNote(watch=watch, trip=trip, found=found, engine=primary, oracle=watch.oracle, frames=frames, now=now)
         )
 
-    def shadow(self, watch: Watch, found: Trip, frames: tuple[Compared, ...], now: float) -> TripStatus:
-        """Latch a candidate that tripped in shadow and tell the story; nothing served changes."""
+    def shadow(self, watch: Watch, found: Trip, frames: tuple[Compared, ...], now: float) -> TripNote:
+        """Latch a candidate that tripped in shadow; nothing served changes. `write` keeps the evidence afterwards."""
         assert watch.candidate is not None
         engine = watch.candidate.engine
         latch = Latch(digest=engine.digest, attempt=watch.attempt, reason=found.reason, sentinel=True, at=now)
         self._journal.append(Latched(alias=watch.alias, latch=latch))
         self._metrics.tripped(watch.alias, found.reason, swapped=False)
-        trip = replace_trip(_status(watch, engine, found, now), stage="Shadow")
-        return self._tell(
+        return self._told(
             TripNote(
                 watch=watch,
-                trip=trip,
+                trip=self._status(watch, engine, found, now, "Shadow"),
                 found=found,
                 engine=engine,
                 oracle=watch.candidate.oracle,
@@ -124,8 +110,17 @@ class TripDesk:
             )
         )
 
-    def _tell(self, note: TripNote) -> TripStatus:
-        trip = replace_trip(note.trip, evidence=self._keep(note))
+    def write(self, note: TripNote, infer: Infer) -> None:
+        """Keep the evidence of a trip that was told, the oracle's answer to the last frame included."""
+        frames = note.frames
+        if note.oracle is not None and frames:
+            frames = (*frames[:-1], answered(frames[-1], note.oracle.engine, infer))
+        if not self._keeper.trip(replace(note, frames=frames)):
+            lost = note.trip.model_copy(update={"evidence": ""})
+            self._journal.append(Tripped(alias=note.watch.alias, trip=lost))
+
+    def _told(self, note: TripNote) -> TripNote:
+        trip = note.trip
         face = self._swapper.face(note.watch.alias)
         self._journal.append(Tripped(alias=note.watch.alias, trip=trip))
         self._log.warning(
@@ -144,26 +139,24 @@ class TripDesk:
             swap_ms=round(trip.swap_ms, 3),
             evidence=trip.evidence,
         )
-        return trip
+        return note
 
-
-def replace_trip(trip: TripStatus, **changes: object) -> TripStatus:
-    """Return `trip` with `changes`."""
-    return trip.model_copy(update=changes)
-
-
-def _status(watch: Watch, engine: RoutedEngine, found: Trip, now: float) -> TripStatus:
-    return TripStatus(
-        digest=engine.digest,
-        set=engine.set,
-        attempt=watch.attempt,
-        reason=found.reason,
-        value=number_text(found.value),
-        limit=number_text(found.limit),
-        metric=found.metric,
-        stream=found.stream,
-        frame=found.frame,
-        frames_to_detect=found.frames_to_detect,
-        at=timestamp(now),
-        latched=True,
-    )
+    def _status(
+        self, watch: Watch, engine: RoutedEngine, found: Trip, now: float, stage: Literal["Live", "Shadow"]
+    ) -> TripStatus:
+        return TripStatus(
+            digest=engine.digest,
+            set=engine.set,
+            attempt=watch.attempt,
+            reason=found.reason,
+            stage=stage,
+            value=number_text(found.value),
+            limit=number_text(found.limit),
+            metric=found.metric,
+            stream=found.stream,
+            frame=found.frame,
+            frames_to_detect=found.frames_to_detect,
+            at=timestamp(now),
+            latched=True,
+            evidence=self._keeper.place(stage, watch.alias, engine.digest, found.reason, now),
+        )
