@@ -198,6 +198,18 @@ def test_a_trip_never_swaps_to_an_unproven_fallback_and_is_acted_on_once_there_i
     assert (action.act, action.reason) == (Act.SWAP, Reason.DEER_EXCEEDED)
 
 
+def test_of_two_held_trips_the_sentinel_decides_how_the_engine_is_latched() -> None:
+    state, _ = feed([*deers(0.2, 0.2, 0.2), sample(3, math.nan)], ready=False)
+    state, action = tick(state, POLICY, 5.0, fallback_ready=True)
+    assert (action.act, action.reason, action.latch) == (Act.SWAP, Reason.NON_FINITE_OUTPUT, LatchKind.SENTINEL)
+
+
+def test_a_stream_whose_client_is_gone_is_forgotten_with_its_open_run() -> None:
+    state, _ = feed(deers(0.1, 0.2))
+    assert len(tick(state, POLICY, 601.0, fallback_ready=True)[0].streams) == 1
+    assert tick(state, POLICY, 602.0, fallback_ready=True)[0].streams == ()
+
+
 def test_a_rule_that_holds_holds_once_until_it_passes_again() -> None:
     rule = replace(DEER, action="Hold", frames=1, window=1)
     state, actions = feed(deers(0.2, 0.2), only(rule))

@@ -177,6 +177,15 @@ def test_a_double_beyond_float32_is_a_non_finite_output() -> None:
     assert measure(disc(), huge).non_finite == 1
 
 
+@pytest.mark.parametrize(
+    ("pixel", "outside"), [(-0.2, 1), (1.2, 1), (-1e-5, 0), (1.00001, 0)], ids=["below", "above", "noise 0", "noise 1"]
+)
+def test_one_pixel_out_of_range_is_enough_to_withhold(pixel: float, outside: int) -> None:
+    matte = disc()
+    matte[0, 0] = pixel
+    assert (sentinel(matte).out_of_range, sentinel(matte).withhold) == (outside, outside > 0)
+
+
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, -0.5, np.nan, np.inf, -np.inf]), min_size=16, max_size=16))
 @settings(max_examples=60, deadline=None)
 def test_the_sentinel_counts_each_kind_of_broken_pixel(pixels: list[float]) -> None:
