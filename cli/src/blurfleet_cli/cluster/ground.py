@@ -99,8 +99,9 @@ def _refused(api: KubeApi, body: dict[str, Any], headers: dict[str, str]) -> boo
     try:
         api.create(body, dry_run=True, headers=headers)
     except AdmissionRefused as refusal:
-        # While a policy's parameters are not yet synced it refuses too, by an error that is no verdict.
-        return "ValidatingAdmissionPolicy" in refusal.message and "failed to configure" not in refusal.message
+        # An expression that ends in an error refuses too, and is no verdict.
+        words = ("failed to configure", "resulted in error")
+        return "ValidatingAdmissionPolicy" in refusal.message and not any(w in refusal.message for w in words)
     return False
 
 

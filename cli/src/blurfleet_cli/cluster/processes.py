@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,12 +32,20 @@ def free_ports(count: int) -> list[int]:
 
 def start(command: Sequence[str], *, pid_file: Path, log: Path) -> None:
     """Start `command` in a session of its own, its output appended to `log`. Raises OSError."""
-    with log.open("ab") as stream:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
-        )
-    started = psutil.Process(process.pid).create_time()
-    write_atomic(pid_file, json.dumps({"schemaVersion": 1, "pid": process.pid, "started": started}).encode())
+    # Not subprocess: it warns about every process that its starter does not wait for.
+    pid = os.posix_spawnp(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    started = psutil.Process(pid).create_time()
+    write_atomic(pid_file, json.dumps({"schemaVersion": 1, "pid": pid, "started": started}).encode())
 
 
 def alive(pid_file: Path) -> bool:
