@@ -385,3 +385,22 @@ def test_an_opened_gate_is_closed_again_for_the_next_set(fleet: Fleet) -> None:
     fleet.change(engine_set="next", waves=GATED, paused=False)
     fleet.tick(15)
     assert (fleet.status().wave, fleet.said("Progressing")) == ("first", ("False", "WaitingForGate"))
+
+
+def test_the_only_set_ever_promoted_is_given_up_to_its_own_fp32_which_stays_known_good() -> None:
+    fleet = Fleet()
+    fleet.set("only", precision="Mixed")
+    fleet.promote("only")
+    fleet.ops(abort="stop")
+    fleet.tick(3)
+    assert {fleet.serving_digest(n) for n in NODES} == {digest("net-fp32")}
+    assert fleet.status().last_known_good == "only"
+    fleet.set("next", precision="Mixed", net="net3")
+    fleet.script = Script(live={("*", digest(f"next-{c}")): "DEERExceeded" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="next")
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    assert {fleet.spec(n).primary.set for n in NODES} == {"only"}
+    fleet.script = Script(shadow={("*", digest(f"only-{c}")): "no data" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="only")
+    fleet.tick(10)
+    assert fleet.status().outcome == ""

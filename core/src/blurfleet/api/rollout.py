@@ -92,7 +92,10 @@ class TripNote(Model):
 
 
 class KnownGood(Model):
-    """A set that was promoted on a class: what a revert goes back to, and under which policy it was proven."""
+    """A set that was promoted on a class: what a revert goes back to, and under which policy it was proven.
+
+    `at` is when it was last good; empty when it was given up and only its FP32 is trusted.
+    """
 
     device_class: str
     set: str

@@ -85,9 +85,24 @@ def promoted(status: RolloutStatus, classes: tuple[str, ...], now: float) -> tup
     kept: list[KnownGood] = [k for k in status.known_good if k.device_class not in classes]
     for device_class in classes:
         older = known_good_for(status.known_good, device_class, but=status.set)
-        head = [older[0].model_copy(update={"at": stamp})] if older else []
+        head = [k.model_copy(update={"at": stamp if k.at else ""}) for k in older[:1]]
         new = KnownGood(device_class=device_class, set=status.set, policy_name=status.policy_name, at=stamp)
         kept += [new, *head, *older[1 : _KEPT_PER_CLASS - 1]]
+    return tuple(kept)
+
+
+def given_up(status: RolloutStatus, classes: tuple[str, ...]) -> tuple[KnownGood, ...]:
+    """Return the known-good sets once the attempt's set is given up on `classes`.
+
+    It goes from the list, unless it is all a class has: then its FP32 is what there is to go back to, and no time is
+    kept, so that it is never taken for freshly proven.
+    """
+    kept = []
+    for good in status.known_good:
+        mine = good.set == status.set and good.device_class in classes
+        if mine and known_good_for(status.known_good, good.device_class, but=status.set):
+            continue
+        kept.append(good.model_copy(update={"at": ""}) if mine else good)
     return tuple(kept)
 
 
@@ -101,7 +116,9 @@ def quick_classes(status: RolloutStatus, window: str, now: float) -> frozenset[s
         known = known_good_for(status.known_good, device_class)
         for position, good in enumerate(known):
             since = instant(good.at)
-            if good.set == status.set and (position == 0 or (since is not None and now - since <= seconds(window))):
+            if good.set != status.set or since is None:
+                continue
+            if position == 0 or now - since <= seconds(window):
                 found.add(device_class)
     return frozenset(found)
 

@@ -84,7 +84,8 @@ def revert_target(
 ) -> tuple[KnownGood, EngineRef] | None:
     """Return the newest promoted set, with its engine, that `node` can go back to: a proven pointer, never "n-1"."""
     for good in known_good_for(known, node.device_class):
-        engine = best(sets, good.set, node, refused)
+        # A set that was given up and is all there is has no time: only its FP32 is left to trust.
+        engine = best(sets, good.set, node, refused, fp32=not good.at)
         if engine is not None:
             return good, engine
     return None

@@ -128,7 +128,7 @@ def _abort(step: Step) -> Step:
     token = step.obs.rollout.spec.ops.abort
     if not attempt.is_new(token, step.status.acted.abort):
         return step
-    good = tuple(k for k in step.status.known_good if k.set != step.status.set)
+    good = attempt.given_up(step.status, tuple({n.device_class for n in step.selected}))
     return _with(
         step,
         outcome="Aborted",
@@ -156,7 +156,7 @@ def _fail(step: Step) -> Step:
 
 def _revert(step: Step, failure: failures.ClassFailure, rollout: str) -> Step:
     status = step.status
-    known = tuple(k for k in status.known_good if (k.device_class, k.set) != (failure.device_class, status.set))
+    known = attempt.given_up(status, (failure.device_class,))
     fresh = (failure.quarantine(rollout),) if failure.digest else ()
     obs = replace(step.obs, quarantines=(*step.obs.quarantines, *fresh))
     return _with(
