@@ -145,6 +145,21 @@ def test_an_image_is_named_by_digest_where_one_is_given() -> None:
     assert operator["containers"][0]["image"] == f"mirror.example/b/operator@{digest}"
 
 
+def test_roles_of_components_name_what_they_may_do() -> None:
+    roles = [b for kind in ("ClusterRole", "Role") for b in of(kind, render(upgrade=True))]
+    components = {"blurfleet-operator", "blurfleet-agent", "blurfleet-crds"}
+    rules = [(b["metadata"]["name"], r) for b in roles if b["metadata"]["name"] in components for r in b["rules"]]
+    assert {name for name, _ in rules} == components
+    for name, rule in rules:
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"], name
+        assert not {"secrets", "pods", "serviceaccounts/token"} & set(rule["resources"]), name
+    writing = {"create", "patch", "update", "delete"}
+    wishes = {"enginesets", "preprocesscontracts", "qualitypolicies", "enginerollouts"}
+    assert not [n for n, r in rules if wishes & set(r["resources"]) and writing & set(r["verbs"])]
+    agents = {(x, v) for n, r in rules if n == "blurfleet-agent" for x in r["resources"] for v in r["verbs"]}
+    assert {x for x, v in agents if v in writing} == {"nodeengines/status", "events", "leases"}
+
+
 WRONG: dict[str, dict[str, Any]] = {
     "an unknown key": {"gatway": {}},
     "a digest that is none": {"images": {"agent": {"repository": "a", "digest": "latest"}}},
