@@ -91,7 +91,8 @@ def apply_view(rgb: Rgb, view: View) -> Rgb:
 
 
 def _views(pictures: tuple[str, ...], views: tuple[View, ...]) -> list[Frame]:
-    return [Frame(name=f"{p}:{v.name}", rgb=apply_view(read_rgb(p), v)) for p in pictures for v in views]
+    whole = {p: read_rgb(p) for p in pictures}
+    return [Frame(name=f"{p}:{v.name}", rgb=apply_view(whole[p], v)) for p in pictures for v in views]
 
 
 def golden(sets: FrameSets) -> tuple[Frame, ...]:

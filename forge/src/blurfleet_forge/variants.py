@@ -23,7 +23,7 @@ from blurfleet_forge.backends.base import Backend, EngineJob, ServingPlan
 from blurfleet_forge.backends.onnxruntime import Session
 from blurfleet_forge.figures import measure, summarize
 from blurfleet_forge.fold import to_bytes
-from blurfleet_forge.macs import mac_share, shapes_of
+from blurfleet_forge.macs import shapes_of
 from blurfleet_forge.maps import load_map, map_path, recorded
 from blurfleet_forge.precision import Halves, emulated_graph, spread_exact
 from blurfleet_forge.recipe import BuildTarget, Reduced, Stem
@@ -160,11 +160,6 @@ def memory_bound(graph: onnx.ModelProto, artifact_bytes: int) -> int:
     """Return an upper bound of an engine's bytes: the file twice (read, packed) and every tensor at once in FP32."""
     weights = {t.name for t in graph.graph.initializer}
     return 2 * artifact_bytes + sum(4 * prod(s) for name, s in shapes_of(graph).items() if name not in weights)
-
-
-def share_of(piece: Workpiece, nodes: frozenset[str]) -> float:
-    """Return the share of the network's multiply-accumulates that `nodes` hold, 0 to 1."""
-    return mac_share(piece.macs, nodes)
 
 
 def _tensors(graph: onnx.ModelProto, values: object) -> tuple[Tensor, ...]:

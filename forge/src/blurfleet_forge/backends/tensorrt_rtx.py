@@ -41,7 +41,8 @@ class TensorRtRtxBackend:
             graph, plan, log = (Path(folder) / n for n in ("graph.onnx", "model.plan", "log"))
             graph.write_bytes(to_bytes(typed_graph(job.graph, job.fp16_nodes, job.halves)))
             profiles = json.dumps([p.model_dump() for p in job.profiles])
-            command = [str(python), typed_compile.__file__, "--module", "tensorrt_rtx", "--graph", str(graph)]
+            # -P: this folder holds a file of the compiler's name, which must not shadow the compiler.
+            command = [str(python), "-P", typed_compile.__file__, "--module", "tensorrt_rtx", "--graph", str(graph)]
             command += ["--plan", str(plan), "--log", str(log), "--sm", str(job.sm), "--profiles", profiles]
             _run(command, COMPILE_SECONDS, Reason.BUILD_FAILED)
             said = "\n".join(json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
