@@ -304,6 +304,18 @@ def test_engines_are_loaded_in_order_of_need_the_candidate_last() -> None:
     assert [a.ref for a in found if isinstance(a, Load)] == [OLD, OLD32, NEW32, NEW]
 
 
+def test_the_standby_is_proven_before_a_candidate_is_loaded() -> None:
+    stale = {(OLD32.digest, "old", "Fallback"): replace(PASS, at=NOW - 60)}
+    assert kinds(decide(view(spec=CANDIDATE, ready=without(NEW), golden=stale))) == ["RunGolden", "Load"]
+
+
+def test_an_unsure_proof_of_the_standby_is_asked_again_soon() -> None:
+    unsure = replace(UNSURE, at=NOW - 2)
+    assert kinds(decide(view(golden={(OLD32.digest, "old", "Fallback"): unsure}))) == ["Refresh", "RunGolden"]
+    fresh = replace(UNSURE, at=NOW - 1)
+    assert kinds(decide(view(golden={(OLD32.digest, "old", "Fallback"): fresh}))) == ["Refresh"]
+
+
 def test_a_quarantined_engine_is_not_even_loaded() -> None:
     found = decide(view(spec=CANDIDATE, ready=without(NEW), quarantined=frozenset({NEW.digest})))
     assert not any(isinstance(a, Load) for a in found)

@@ -112,6 +112,7 @@ def test_a_nan_trips_on_one_frame_swaps_and_stays_latched_until_another_attempt(
     assert site.route().epoch == epoch + 1
     assert trip.swap_ms < 2000
     assert np.isfinite(site.ask(bright).matte).all()
+    until(lambda: Path(trip.evidence).exists())
     assert replay_evidence(Path(trip.evidence)).same
     for _ in range(5):
         site.frame(bright, served.sender)
@@ -139,6 +140,7 @@ def test_three_striped_frames_in_a_row_trip_on_edges(served: Served, until: Unti
     until(lambda: site.serves(fp32.digest, "Fallback"), seconds=10)
     trip = site.model_status().last_trip
     assert (trip.reason, trip.frames_to_detect) == ("DEERExceeded", 3)
+    until(lambda: Path(trip.evidence).exists())
     assert replay_evidence(Path(trip.evidence)).same
 
 

@@ -68,6 +68,7 @@ class Unload:
 
 
 Action = Load | RunGolden | ProveFlip | Serve | Settle | Refresh | Unload
+UNSURE_RETRY_S = 2.0  # an inconclusive golden run disarms or holds, so it is asked again soon
 SLOW = (Load, RunGolden, ProveFlip, Unload)
 
 
@@ -143,20 +144,24 @@ def wanted_engines(view: ModelView) -> tuple[EngineRef, ...]:
 
 
 def _slow(view: ModelView) -> list[Action]:
-    actions: list[Action] = []
-    for ref in wanted_engines(view):
-        fault = view.faults.get(ref.digest)
-        waiting = fault is not None and (fault.final or view.now < fault.retry_at)
-        if not view.is_ready(ref) and not waiting and ref.digest not in view.quarantined:
-            actions.append(Load(ref=ref))
+    """Return slow work by need: what serves, the standby and the primary are proven before others are loaded."""
     shed = _shed(view)
     if shed is not None:
         return [shed]
-    actions += _golden_due(view)
-    unproven = view.swap_proven is None or (view.swap_proven is False and view.now >= view.prove_at)
-    if unproven and view.served is not None and view.served.settled:
-        actions.insert(0, ProveFlip(engine=view.served.engine.engine))
+    first = {r.digest for r in (view.served_ref, view.spec.fallback, view.spec.primary) if r is not None}
+    work: list[Load | RunGolden] = [Load(ref=ref) for ref in wanted_engines(view) if _load_due(view, ref)]
+    work += _golden_due(view)
+    actions: list[Action] = [a for a in work if a.ref.digest in first]
+    if view.swap_proven is not True and view.now >= view.prove_at and view.served is not None and view.served.settled:
+        actions.append(ProveFlip(engine=view.served.engine.engine))
+    actions += [a for a in work if a.ref.digest not in first]
     return actions + _unloads(view)
+
+
+def _load_due(view: ModelView, ref: EngineRef) -> bool:
+    fault = view.faults.get(ref.digest)
+    waiting = fault is not None and (fault.final or view.now < fault.retry_at)
+    return not view.is_ready(ref) and not waiting and ref.digest not in view.quarantined
 
 
 def _shed(view: ModelView) -> Unload | None:
@@ -170,14 +175,14 @@ def _shed(view: ModelView) -> Unload | None:
     return None if candidate.digest in kept else Unload(name=view.name_of(candidate))
 
 
-def _golden_due(view: ModelView) -> list[Action]:
+def _golden_due(view: ModelView) -> list[RunGolden]:
     spec = view.spec
-    due: list[Action] = []
+    due: list[RunGolden] = []
     if view.problem is not None:
         return due
     if spec.fallback is not None and view.is_ready(spec.fallback):
         last = view.result(spec.fallback, "Fallback")
-        if last is None or view.now - last.at >= view.standby_every:
+        if last is None or view.now - last.at >= view.standby_every or _retry_golden(view, last):
             due.append(RunGolden(ref=spec.fallback, role="Fallback"))
     wishes: list[tuple[EngineRef | None, Role]] = [(spec.primary, "Primary")]
     if spec.candidate is not None:
@@ -192,12 +197,12 @@ def _golden_due(view: ModelView) -> list[Action]:
 
 
 def _retry_golden(view: ModelView, result: GoldenResult) -> bool:
-    return result.verdict == "Inconclusive" and view.now - result.at >= min(5.0, view.standby_every)
+    return result.verdict == "Inconclusive" and view.now - result.at >= UNSURE_RETRY_S
 
 
-def _asked(due: list[Action], ref: EngineRef, role: Role) -> bool:
+def _asked(due: list[RunGolden], ref: EngineRef, role: Role) -> bool:
     key = (ref.digest, ref.set, role)
-    return any(isinstance(a, RunGolden) and (a.ref.digest, a.ref.set, a.role) == key for a in due)
+    return any((a.ref.digest, a.ref.set, a.role) == key for a in due)
 
 
 def _unloads(view: ModelView) -> list[Action]:

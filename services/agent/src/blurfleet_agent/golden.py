@@ -62,7 +62,7 @@ def read_golden(path: Path) -> GoldenFrames:
             names = tuple(str(n) for n in arrays["names"])[:MAX_FRAMES]
             tensors, references = arrays["tensors"], arrays["references"]
             pictures = [arrays[f"picture_{i}"].tobytes() for i in range(len(names)) if f"picture_{i}" in arrays.files]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ArtifactRefused(Reason.UNPARSEABLE, f"no golden bundle: {error}", where=str(path)) from error
     if not names or len(tensors) < len(names) or len(references) < len(names):
         raise ArtifactRefused(Reason.UNPARSEABLE, "golden bundle names more frames than it holds", where=str(path))

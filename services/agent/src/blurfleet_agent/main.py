@@ -129,7 +129,9 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
                     clock=time.time,
                 ),
                 metrics=metrics,
-                collect=lambda keep: _collect(staging, ballast, keep, settings.artifact_budget_bytes),
+                collect=lambda digests, names: collect(
+                    staging, repository, ballast, digests, names, settings.artifact_budget_bytes
+                ),
                 facts=lambda: facts(settings, server.address),
             ),
         )
@@ -223,9 +225,20 @@ def _serve_metrics(registry: CollectorRegistry, port: int) -> MetricsServer:
         ) from error
 
 
-def _collect(staging: Staging, ballast: Ballast, keep: set[str], budget: int) -> None:
+def collect(
+    staging: Staging,
+    repository: ModelRepository,
+    ballast: Ballast,
+    digests: set[str],
+    names: frozenset[str],
+    budget: int,
+) -> None:
+    """Drop artifacts beyond the budget, and folders of engines that are neither loaded nor wanted."""
     with contextlib.suppress(OSError):
-        staging.collect(keep, budget)
+        staging.collect(digests, budget)
+        for name in repository.engines():
+            if name not in names:
+                repository.remove_engine(name)
     ballast.hold()
 
 

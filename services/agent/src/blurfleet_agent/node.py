@@ -36,7 +36,8 @@ from blurfleet_agent.watches import watch_of
 from blurfleet_agent.work import Work
 
 COLLECT_EVERY_S = 30.0
-PROVE_AGAIN_S = 60.0
+PROVE_AGAIN_S = 5.0
+PROOF_ATTEMPTS = 3  # a flip that could not be tried (a busy machine) says less than one that lost a request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Parts:
     journal: Journal
     work: Work
     metrics: Metrics
-    collect: Callable[[set[str]], None]
+    collect: Callable[[set[str], frozenset[str]], None]
     facts: Callable[[], NodeFacts]
 
 
@@ -75,6 +76,7 @@ class Node:
         self._written_at = 0.0
         self._collected_at = 0.0
         self._prove_at = 0.0
+        self._proof_errors = 0
         self.evidence_lost = ""
         self._log = structlog.get_logger("blurfleet.node").bind(node=parts.settings.node)
 
@@ -118,7 +120,9 @@ class Node:
             self._guard.publish(dict(self._watches))
         if self._worker.idle and now - self._collected_at >= COLLECT_EVERY_S:
             self._collected_at = now
-            self._p.collect(referenced)
+            if wish.spec.models and self._triton is None:
+                names = {n for m in self._memory.values() for n in m.last_wanted}
+                self._p.collect(referenced, frozenset(names) | self._ready)
         self._publish(wish, models, now)
 
     def _observe_triton(self) -> None:
@@ -308,7 +312,7 @@ class Node:
         elif isinstance(action, wanted.RunGolden) and isinstance(answer, GoldenResult):
             self._golden_done(outcome, memory, answer)
         elif isinstance(action, wanted.ProveFlip) and isinstance(answer, Proof):
-            self._swap_proven, self._prove_at = answer.passed, now + PROVE_AGAIN_S
+            self._swap_proven, self._prove_at, self._proof_errors = answer.passed, now + PROVE_AGAIN_S, 0
             self._log.info("flip proven", passed=answer.passed, requests=answer.requests, failed=answer.failed)
         elif isinstance(action, wanted.Unload):
             memory.last_wanted.pop(action.name, None)
@@ -351,7 +355,9 @@ class Node:
             result = GoldenResult(verdict="Inconclusive", reason=error.reason, message=str(error), at=now)
             self._golden_done(outcome, memory, result)
         elif isinstance(action, wanted.ProveFlip):
-            self._swap_proven, self._prove_at = False, now + PROVE_AGAIN_S
+            self._proof_errors += 1
+            self._swap_proven = None if self._proof_errors < PROOF_ATTEMPTS else False
+            self._prove_at = now + PROVE_AGAIN_S
         elif isinstance(action, wanted.Unload):
             memory.last_wanted[action.name] = now  # tried again after the same wait
 
