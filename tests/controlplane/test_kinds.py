@@ -147,6 +147,11 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
         _waves({"name": "a", "percent": 50}, {"name": "a", "percent": 100}),
         "Duplicate value",
     ),
+    "a last wave that is not everybody": (
+        "EngineRollout",
+        _waves({"name": "a", "percent": 50}),
+        "the last wave must be 100 percent or name its nodes",
+    ),
     "a soak that is no duration": (
         "EngineRollout",
         _waves({"name": "a", "percent": 100, "soak": "5 minutes"}),

@@ -26,7 +26,8 @@ def _fixed(kind: str) -> FieldRule:
 
 
 _SENTINELS = "[" + ", ".join(f"'{name}'" for name in sorted(SENTINELS)) + "]"
-_DECIMAL = r"^[-+]?[0-9]+(\\.[0-9]+)?$"
+_LAST = "self.waves[size(self.waves) - 1]"
+_DECIMAL = r"^[-+]?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 
 
 def _axis(name: str) -> tuple[FieldRule, ...]:
@@ -124,6 +125,11 @@ RULES: dict[str, tuple[FieldRule, ...]] = {
             path="spec",
             rule="self.waves.filter(w, has(w.percent)).map(w, w.percent).isSorted()",
             message="wave percentages must not decrease: each is the share reached so far",
+        ),
+        FieldRule(
+            path="spec",
+            rule=f"!has({_LAST}.percent) || {_LAST}.percent == 100",
+            message="the last wave must be 100 percent or name its nodes: it is everybody",
         ),
         FieldRule(
             path="spec",
