@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "down": ("blurfleet_cli.commands.fleet", "down", "Stop the local fleet."),
     "forge": ("blurfleet_cli.commands.forge", "forge", "Build, search and inspect engines."),
     "get": ("blurfleet_cli.commands.objects", "get", "List objects of a kind."),
+    "operator": ("blurfleet_cli.commands.operator", "operator", "Run the operator on a Kubernetes API server."),
     "quality": ("blurfleet_cli.commands.quality", "quality", "Judge mattes and sequences by the exact rules."),
     "replay": ("blurfleet_cli.commands.replay", "replay", "Recompute a verdict from its evidence."),
     "up": ("blurfleet_cli.commands.fleet", "up", "Start a local fleet of three nodes."),

@@ -6,7 +6,8 @@ leaves what the next one completes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
@@ -46,9 +47,11 @@ class Pass:
 class _Writer:
     """Writes to the store, only what differs; a refused or conflicting write is logged and left to the next pass."""
 
-    def __init__(self, store: Store, now: float) -> None:
+    def __init__(self, store: Store, now: float, writers: int) -> None:
         self._store = store
         self._now = now
+        self._writers = writers
+        self._away = False
         self.writes = 0
         self.failures = 0
 
@@ -59,6 +62,15 @@ class _Writer:
 
     def apply(self, resource: Resource) -> None:
         self.attempt(lambda: self._store.apply(resource), resource.key)
+
+    def apply_all(self, resources: Sequence[Resource]) -> None:
+        """Apply many at once: a class that reverts must not wait for its nodes one by one."""
+        if self._writers == 1 or len(resources) <= 1:
+            for resource in resources:
+                self.apply(resource)
+            return
+        with ThreadPoolExecutor(max_workers=self._writers, thread_name_prefix="apply") as pool:
+            list(pool.map(self.apply, resources))
 
     def delete(self, resource: Resource) -> None:
         ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
@@ -76,21 +88,27 @@ class _Writer:
         self.attempt(lambda: self._store.record(event), str(ref))
 
     def attempt(self, write: Callable[[], object], where: str) -> None:
+        if self._away:
+            self.failures += 1
+            return
         try:
             write()
             self.writes += 1
         except BlurfleetError as error:
             self.failures += 1
+            # One write found the store away: the others would each wait for the same.
+            self._away = error.reason is Reason.STORE_UNWRITABLE
             _log.warning("write refused", where=where, reason=error.reason.value, message=error.message)
 
 
-def reconcile(store: Store, now: float) -> Pass:
+def reconcile(store: Store, now: float, *, writers: int = 1) -> Pass:
     """Bring the store one step closer to what its rollouts ask for. Raises StoreError where it cannot be read at all.
 
-    Idempotent: when nothing changed nothing is written. `now` is in seconds since the epoch.
+    Idempotent: when nothing changed nothing is written. `now` is in seconds since the epoch; `writers` is how many
+    nodes may be written at the same time.
     """
     world = read_world(store, now)
-    writer = _Writer(store, now)
+    writer = _Writer(store, now, writers)
     _tell_broken(world, writer)
     nodes = {n.name: n for n in world.nodes}
     quarantines = world.quarantines
@@ -158,13 +176,15 @@ def _write_quarantines(decided: Iterable[tuple[RolloutView, Decision]], writer: 
 def _write_nodes(
     world: World, nodes: dict[str, NodeView], quarantines: tuple[QuarantineSpec, ...], writer: _Writer
 ) -> None:
+    changed = []
     for resource in world.of("NodeEngine"):
         node = nodes[resource.meta.name]
         if not node.known_class:
             continue
         spec: NodeEngineSpec = scrub_spec(node.spec, quarantined_digests(quarantines, node.device_class))
         if spec != resource.spec:
-            writer.apply(replace(resource, spec=spec))
+            changed.append(replace(resource, spec=spec))
+    writer.apply_all(changed)
 
 
 def _write_rollouts(world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer) -> None:

@@ -1,0 +1,89 @@
+"""Start, end, identity and liveness of the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import kopf
+from prometheus_client import CollectorRegistry
+
+from blurfleet.api.base import GROUP
+from blurfleet.store.kube import KubeStore
+from blurfleet.store.kubeclient import Access, KubeClient
+from blurfleet_operator.loop import Loop
+from blurfleet_operator.metrics import LoopMetrics, serve
+from blurfleet_operator.settings import OperatorSettings
+
+MANAGER = "blurfleet-operator"
+_PREFIX = f"operator.{GROUP}"
+
+
+class EndlessBackOffs:
+    """Waits between tries: short, jittered, without end. An operator that gave up would be blind until restarted."""
+
+    def __iter__(self) -> Iterator[float]:
+        while True:
+            yield random.uniform(0.5, 2.0)
+
+
+@kopf.on.startup(id="start")
+async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
+    """Set kopf up and start the loop."""
+    configure(settings)
+    chosen = getattr(memo, "settings", None) or OperatorSettings()
+    memo.client = KubeClient(Access(kubeconfig=chosen.kubeconfig), connections=2 * chosen.writers)
+    registry = CollectorRegistry()
+    memo.metrics_port, memo.metrics_server = serve(registry, chosen.metrics_host, chosen.metrics_port)
+    memo.store = KubeStore(memo.client, manager=MANAGER)
+    memo.loop = Loop(memo.store, chosen, LoopMetrics(registry))
+    memo.loop.start()
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set what kopf does by itself: it posts no chatter, persists under our prefix, and never gives up a watch."""
+    settings.posting.level = logging.WARNING
+    settings.networking.error_backoffs = EndlessBackOffs()
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    settings.watching.chunk_size = 500
+    settings.execution.max_workers = 4
+    settings.execution.default_backoff = 15
+    settings.persistence.finalizer = f"{_PREFIX}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=_PREFIX)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=_PREFIX, key="last-handled")
+
+
+@kopf.on.login(id="identity")
+async def identity(memo: Any, **_: Any) -> kopf.ConnectionInfo:
+    """Return who the operator is: the same account for kopf's watches and for the loop's writes."""
+    who = memo.client.identity()
+    return kopf.ConnectionInfo(
+        server=who.host,
+        ca_path=who.authority,
+        insecure=who.insecure,
+        scheme="Bearer" if who.token else None,
+        token=who.token,
+        certificate_path=who.certificate,
+        private_key_path=who.key,
+    )
+
+
+@kopf.on.probe(id="fresh")
+async def fresh(memo: Any, **_: Any) -> bool:
+    """Say that the loop turns. PermanentError is answered as HTTP 500; any other error would be retried for long."""
+    if memo.loop.stale:
+        raise kopf.PermanentError("reconciliation is stale")
+    return True
+
+
+@kopf.on.cleanup(id="end")
+async def end(memo: Any, **_: Any) -> None:
+    """End the loop after its pass, then the connections."""
+    await asyncio.to_thread(memo.loop.close)
+    await asyncio.to_thread(memo.store.close)
+    await asyncio.to_thread(memo.metrics_server.shutdown)
+    memo.metrics_server.server_close()

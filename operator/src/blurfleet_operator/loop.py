@@ -1,0 +1,137 @@
+"""The operator's own thread: woken by changes and by time, it registers nodes and runs passes until nothing is left.
+
+One thread and one pass at a time: a pass sees the whole fleet, so no two decisions about one object ever overlap. Only
+the writing to many nodes is spread over threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from blurfleet.errors import BlurfleetError, StoreError
+from blurfleet.store.kube import KubeStore
+from blurfleet_operator.inventory import register
+from blurfleet_operator.metrics import LoopMetrics
+from blurfleet_operator.observe import WATCHED
+from blurfleet_operator.reconcile import Pass, reconcile
+from blurfleet_operator.settings import OperatorSettings
+
+FED = (*WATCHED, "QualityRun", "Node")
+_PASSES_IN_A_ROW = 8
+_LONGEST_REST_S = 1.0
+_AWAY_S = 1.0
+_log = structlog.get_logger("blurfleet.operator")
+
+
+class Loop:
+    """Owns the passes. Handlers call `saw`; `turned` says when the loop last came round (monotonic seconds)."""
+
+    def __init__(
+        self,
+        store: KubeStore,
+        settings: OperatorSettings,
+        metrics: LoopMetrics,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._s = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._monotonic = monotonic
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._recoveries = 0
+        self._listed_at = -1e12
+        self.turned = monotonic()
+        self._thread = threading.Thread(target=self._run, name="operator-loop", daemon=True)
+        for kind in FED:
+            store.feed(kind)
+
+    def start(self) -> None:
+        """Begin to turn."""
+        self._store.follow_leases(self._s.namespace)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the pass that runs; what it has not written the next operator writes."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(timeout=20.0)
+
+    def saw(self, kind: str, change: str | None, body: Mapping[str, Any]) -> None:
+        """Take one change from a watch: `change` is ADDED, MODIFIED, DELETED, or None at the first listing."""
+        self._store.offer(kind, change or "ADDED", body)
+        self._wake.set()
+
+    @property
+    def stale(self) -> bool:
+        """Tell whether the loop has not come round for too long."""
+        return self._monotonic() - self.turned > self._s.stale_after_s
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stop.is_set():
+            self._wake.wait(timeout=wait)
+            self._wake.clear()
+            began = self._monotonic()
+            wait = self._turn()
+            took = self._monotonic() - began
+            self.turned = self._monotonic()
+            # A pass over a large fleet takes long while thousands of changes arrive: rest in proportion.
+            self._stop.wait(min(_LONGEST_REST_S, max(self._s.gap_s, took / 2)))
+
+    def _turn(self) -> float:
+        """Turn once; return after how many seconds to turn again though nothing changes."""
+        try:
+            self._freshen()
+            self._register()
+            done = self._settle()
+        except StoreError as error:
+            self._metrics.away.inc()
+            _log.warning("store is away", reason=error.reason.value, message=error.message)
+            return _AWAY_S
+        except Exception:
+            # A defect in one pass must not end the next; liveness stays true, the counter tells.
+            self._metrics.failures.inc()
+            _log.exception("pass failed")
+            return _AWAY_S
+        return min(self._s.resync_s, done.requeue_after)
+
+    def _freshen(self) -> None:
+        """List everything anew where changes may have been missed: at the start, after an outage, now and then."""
+        recoveries = self._store.recoveries
+        due = self._monotonic() - self._listed_at > self._s.relist_s
+        if not due and recoveries == self._recoveries:
+            return
+        for kind in FED:
+            self._store.relist(kind)
+        self._recoveries, self._listed_at = recoveries, self._monotonic()
+
+    def _register(self) -> None:
+        for found in register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes):
+            try:
+                self._store.apply(found.resource)
+            except BlurfleetError as error:
+                self._metrics.failures.inc()
+                _log.warning("node not registered", node=found.resource.meta.name, error=str(error))
+                continue
+            _log.info("node registered", node=found.resource.meta.name, why=found.why)
+
+    def _settle(self) -> Pass:
+        for _ in range(_PASSES_IN_A_ROW):
+            began = self._monotonic()
+            done = reconcile(self._store, self._clock(), writers=self._s.writers)
+            self._metrics.seconds.observe(self._monotonic() - began)
+            self._metrics.failures.inc(done.failures)
+            self._metrics.writes.inc(done.writes)
+            self.turned = self._monotonic()
+            if done.writes == 0 or self._stop.is_set():
+                break
+        return done

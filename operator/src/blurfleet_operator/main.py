@@ -1,0 +1,32 @@
+"""The operator as a process: `kopf run -A -m blurfleet_operator.main`, or `run` where it is embedded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import kopf
+
+from blurfleet_operator.handlers import changes, lifecycle
+from blurfleet_operator.settings import OperatorSettings
+
+HANDLERS = (changes, lifecycle)  # importing them registers them
+
+
+def run(settings: OperatorSettings, *, stop: threading.Event, ready: threading.Event | None = None) -> None:
+    """Run until `stop` is set, on an event loop of its own: kopf cancels every younger task of the loop it is given.
+
+    Call it on a thread of its own. Raises what ends kopf, such as a watch that is refused for good.
+    """
+    memo: Any = kopf.Memo(settings=settings)
+    asyncio.run(
+        kopf.operator(
+            clusterwide=True,
+            standalone=True,
+            liveness_endpoint=f"http://{settings.health_address}/healthz" if settings.health_address else None,
+            memo=memo,
+            stop_flag=stop,
+            ready_flag=ready,
+        )
+    )

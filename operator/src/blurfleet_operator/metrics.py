@@ -1,0 +1,26 @@
+"""What the operator says about itself to Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+
+
+class LoopMetrics:
+    """Figures of the passes, registered where the caller says."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "blurfleet_operator_pass_seconds",
+            "Time of one pass over the fleet",
+            registry=registry,
+            buckets=(0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30),
+        )
+        self.writes = Counter("blurfleet_operator_writes", "Objects, statuses and events written", registry=registry)
+        self.failures = Counter("blurfleet_operator_failures", "Writes refused and passes failed", registry=registry)
+        self.away = Counter("blurfleet_operator_store_away", "Turns without an API server", registry=registry)
+
+
+def serve(registry: CollectorRegistry, host: str, port: int) -> tuple[int, object]:
+    """Serve the registry; return the port it listens on and the server, which has `shutdown`. Raises OSError."""
+    server, _ = start_http_server(port, addr=host, registry=registry)
+    return int(server.server_port), server

@@ -1,0 +1,103 @@
+"""One real control plane per session with the chart's ground, and what acts on it by its own account."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from blurfleet.store.kube import KubeStore
+from blurfleet.store.kubeclient import Access, KubeClient
+from blurfleet_cli.cluster.ground import install
+from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, node_token, service_account_token
+from blurfleet_cli.cluster.kubeapi import KubeApi
+from blurfleet_cli.cluster.plane import ControlPlane
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from operator_process import OperatorProcess
+from scripted_nodes import ScriptedNode
+
+LABELS = {
+    "a100": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
+    "jetson-orin": {"nvidia.com/gpu.compute.major": "8", "nvidia.com/gpu.compute.minor": "7"},
+}
+ROOT = Path(__file__).parents[2]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
+        admin = started.admin()
+        install(admin, ROOT)
+        admin.close()
+        yield started
+
+
+@pytest.fixture
+def api(plane: ControlPlane) -> Iterator[KubeApi]:
+    admin = plane.admin()
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def space(api: KubeApi) -> str:
+    """A namespace that nobody else has."""
+    name = f"space-{next(_numbers)}"
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return name
+
+
+@pytest.fixture
+def admin_store(plane: ControlPlane) -> Iterator[KubeStore]:
+    """The store as the administrator sees it: a platform engineer with kubectl."""
+    with KubeStore(KubeClient(Access(kubeconfig=plane.kubeconfig)), manager="blurfleet-test") as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., None]:
+    """Waits for a condition: the one place with a deadline."""
+
+    def wait(holds: Callable[[], bool], within_s: float = 30.0, what: str = "") -> None:
+        deadline = time.monotonic() + within_s
+        while not holds():
+            assert time.monotonic() < deadline, f"did not come true in time: {what}"
+            time.sleep(0.05)
+
+    return wait
+
+
+@pytest.fixture
+def operator(plane: ControlPlane, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """The real operator as a process under the chart's account, no administrator."""
+    api = plane.admin()
+    token = service_account_token(api, NAMESPACE, OPERATOR)
+    api.close()
+    process = OperatorProcess(plane.write_kubeconfig(tmp_path / "operator.kubeconfig", token), tmp_path)
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def join(plane: ControlPlane, api: KubeApi, tmp_path: Path) -> Iterator[Callable[..., ScriptedNode]]:
+    """Makes a Node with the labels of its class and a status writer with the token its agent's pod would hold."""
+    made: list[ScriptedNode] = []
+
+    def make(name: str, device_class: str = "a100", **labels: str) -> ScriptedNode:
+        ensure_node(api, name, {**LABELS[device_class], **labels})
+        config = plane.write_kubeconfig(tmp_path / f"{name}.kubeconfig", node_token(api, name))
+        made.append(ScriptedNode(name, device_class, Access(kubeconfig=config)).start())
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.close()
+        api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name}})

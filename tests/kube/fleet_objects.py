@@ -1,0 +1,147 @@
+"""What a platform engineer applies and sees, in one namespace of the real API server."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blurfleet.api.kinds import parse_resource
+from blurfleet.api.meta import condition
+from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
+from blurfleet.api.rollout import RolloutStatus
+from blurfleet.identity import digest_bytes
+from blurfleet.store.kube import KubeStore
+from blurfleet.store.port import Ref
+from blurfleet_cli.cluster.kubeapi import KubeApi
+
+EXAMPLES = [
+    body
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+    for body in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+]
+
+
+def digest(text: str) -> str:
+    return digest_bytes(text.encode())
+
+
+class Fleet:
+    """Objects of one namespace, as an administrator."""
+
+    def __init__(self, store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> None:
+        self.store, self.api, self.space, self.until = store, api, space, until
+
+    def example(self, kind: str, name: str = "") -> Any:
+        found = next(b for b in EXAMPLES if b["kind"] == kind and name in ("", b["metadata"]["name"]))
+        body = copy.deepcopy(found)
+        body["metadata"]["namespace"] = self.space
+        return body
+
+    def apply_examples(self, *, wave_soak: str, gate: str, labels: dict[str, str] | None = None) -> None:
+        """Apply all examples, with waves that a test has time for."""
+        for body in EXAMPLES:
+            mine = self.example(body["kind"], body["metadata"]["name"])
+            if body["kind"] == "EngineRollout":
+                for wave in mine["spec"]["waves"]:
+                    wave.update(soak=wave_soak, gate=gate)
+                mine["spec"]["selector"]["matchLabels"] = labels or {}
+            self.api.apply(mine)
+
+    def set(self, name: str, primary: str = "", *, base: str = "base", classes: tuple[str, ...] = ("a100",)) -> None:
+        """Apply an engine set: FP32 of `base` for each class and, with `primary`, a Mixed engine of those bytes."""
+        body = self.example("EngineSet", "bokeh-mixed-2")
+        body["metadata"]["name"] = name
+        kept = [v for v in body["spec"]["variants"] if v["target"]["class"] in classes]
+        kept = [v for v in kept if primary or v["precision"] == "FP32"]
+        for v in kept:
+            text = f"{primary}-{v['target']['class']}" if v["precision"] != "FP32" else f"{base}-{v['target']['class']}"
+            v["artifact"]["digest"] = digest(text)
+        body["spec"]["variants"] = kept
+        self.api.apply(body)
+
+    def ground(self) -> None:
+        """Apply contract and policy."""
+        self.api.apply(self.example("PreprocessContract"))
+        self.api.apply(self.example("QualityPolicy"))
+
+    def rollout(self, engine_set: str, name: str = "bokeh", **spec: Any) -> Any:
+        """Create or change a rollout: one wave over all nodes of this test, unless `spec` says otherwise."""
+        body = self.example("EngineRollout")
+        body["metadata"]["name"] = name
+        body["spec"] = {
+            "model": "bokeh",
+            "engineSet": engine_set,
+            "policyRef": "default",
+            "selector": {"matchLabels": {"test": self.space}},
+            "waves": [{"name": "all", "percent": 100, "soak": "0s"}],
+            "correlation": {"nodes": 2, "window": "10m"},
+            **spec,
+        }
+        return self.api.apply(body)
+
+    def change(self, name: str = "bokeh", **spec: Any) -> Any:
+        """Change fields of the rollout as a person would."""
+        body = {"apiVersion": "blurfleet.dev/v1alpha1", "kind": "EngineRollout"}
+        path = self.api.path({**body, "metadata": {"name": name, "namespace": self.space}})
+        return self.api.merge(path, {"spec": spec})
+
+    def get(self, name: str = "bokeh") -> Any:
+        return self.store.get(Ref(kind="EngineRollout", name=name, namespace=self.space))
+
+    def status(self, name: str = "bokeh") -> RolloutStatus:
+        found = self.get(name)
+        assert found is not None
+        return found.status
+
+    def condition(self, name: str, kind: str) -> tuple[str, str]:
+        found = condition(self.status(name).conditions, kind)
+        return (found.status, found.reason.value) if found else ("", "")
+
+    def wait_promoted(self, name: str, engine_set: str, within_s: float = 30.0) -> None:
+        def promoted() -> bool:
+            status = self.status(name)
+            return (status.phase, status.set) == ("Promoted", engine_set)
+
+        self.until(promoted, within_s, what=f"{engine_set} promoted")
+
+    def node(self, name: str) -> Any:
+        return self.store.get(Ref(kind="NodeEngine", name=name))
+
+    def serving(self, node: str) -> tuple[str, str, str]:
+        """Return set, role and precision of what the node says it serves."""
+        status = self.node(node).status
+        assert isinstance(status, NodeEngineStatus)
+        found = next((m.serving for m in status.models if m.serving is not None), None)
+        return (found.set, found.role, found.precision) if found else ("", "", "")
+
+    def wanted(self, node: str) -> str:
+        """Return the digest that the node is told to serve."""
+        spec = self.node(node).spec
+        assert isinstance(spec, NodeEngineSpec)
+        return next((m.primary.digest for m in spec.models if m.primary is not None), "")
+
+    def said(self, name: str = "bokeh") -> list[tuple[str, str]]:
+        """Return the events about the rollout: reason and message."""
+        ref = Ref(kind="EngineRollout", name=name, namespace=self.space)
+        return [(e.reason.value, e.message) for e in self.store.events(ref)]
+
+    def reasons(self, name: str = "bokeh") -> list[str]:
+        return [reason for reason, _ in self.said(name)]
+
+    def table(self, plural: str) -> dict[str, str]:
+        """Return the first row as kubectl shows it, by column."""
+        path = f"/apis/blurfleet.dev/v1alpha1/namespaces/{self.space}/{plural}"
+        found = self.api.call("GET", path, headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"})
+        names = [c["name"] for c in found["columnDefinitions"]]
+        return dict(zip(names, (str(c) for c in found["rows"][0]["cells"]), strict=True))
+
+    def quarantines(self) -> dict[str, str | None]:
+        """Return the quarantined digests with their class."""
+        return {q.spec.digest: q.spec.device_class for q in self.store.objects("EngineQuarantine")}
+
+    def parse(self, body: Any) -> Any:
+        return parse_resource(body)
