@@ -127,6 +127,7 @@ class Reason(StrEnum):
     IMMUTABLE = "Immutable"
     CONFLICT = "Conflict"
     NOT_FOUND = "NotFound"
+    FORBIDDEN = "Forbidden"
     STORE_UNREADABLE = "StoreUnreadable"
     STORE_UNWRITABLE = "StoreUnwritable"
     ACCEPTED = "Accepted"

@@ -13,6 +13,15 @@ from blurfleet.reasons import Reason
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
+class Owner(Model):
+    """The object with which another one goes."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
 class ObjectMeta(Model):
     """Name, identity and versions of an object. Fields of Kubernetes that we do not read are dropped when parsing."""
 
@@ -24,6 +33,7 @@ class ObjectMeta(Model):
     creation_timestamp: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
+    owner_references: tuple[Owner, ...] | None = None
 
 
 class Condition(Model):
