@@ -80,12 +80,18 @@ def test_the_mixed_engine_holds_its_limit_on_every_golden_frame(built: Built, de
 
 
 @CLASSES
-def test_the_committed_map_holds_on_every_held_out_frame(device_class: str, limit: float) -> None:
-    found, figures, errors = verify_map(RECIPE, device_class, size=None)
-    assert len(errors) >= 40
-    assert [e.name for e in errors if not (e.max_abs <= limit)] == []
-    assert figures.over_limit == 0
-    assert figures.max_abs == pytest.approx(found.held_out.max_abs, abs=3e-4)
+def test_the_build_found_every_held_out_frame_within_the_limit(built: Built, device_class: str, limit: float) -> None:
+    held = built.record("bokeh-mixed", f"{device_class}-mixed").errors["heldOut"]
+    assert held.frames >= 40
+    assert held.max_abs <= limit
+    assert (held.over_limit, held.limit) == (0, limit)
+
+
+def test_verifying_a_map_runs_every_held_out_frame_again() -> None:
+    found, figures, errors = verify_map(RECIPE, "a100", size=None)
+    assert len({e.name for e in errors}) == figures.frames == 51
+    assert [e.name for e in errors if not (e.max_abs <= 0.0012)] == []
+    assert figures.max_abs == pytest.approx(found.held_out.max_abs, abs=2e-4)
 
 
 @pytest.mark.parametrize(("device_class", "least"), [("a100", 0.38), ("jetson-orin", 0.55)])
