@@ -41,7 +41,8 @@ from blurfleet_agent.exporter import Metrics, MetricsServer
 from blurfleet_agent.guard_thread import GuardThread
 from blurfleet_agent.guarding import Guarding
 from blurfleet_agent.journal import Journal
-from blurfleet_agent.node import Node, Parts
+from blurfleet_agent.node import Node
+from blurfleet_agent.parts import Parts
 from blurfleet_agent.recovery import recover_all
 from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.sampling import Budget
