@@ -61,3 +61,20 @@ def test_the_number_of_streams_followed_is_bounded() -> None:
     for i in range(3 * MAX_STREAMS):
         budget, _, _ = choose(budget, f"stream-{i}", float(i))
     assert len(budget.streams) == MAX_STREAMS
+
+
+def test_a_sample_dearer_than_the_whole_purse_slows_sampling_and_never_ends_it() -> None:
+    budget = learn(Budget(share=0.5, hz=20.0), "camera", took_s=60.0, breached=False)
+    assert budget.cost_s > BURST_S
+    taken = 0
+    for second in range(60):
+        budget, sampled, _ = choose(budget, "camera", float(second))
+        taken += sampled
+    assert 5 <= taken <= 20
+
+
+def test_answers_that_take_seconds_on_a_busy_device_do_not_end_sampling() -> None:
+    budget, _ = run(Budget(share=0.1, hz=20.0), [float(i) for i in range(60)], cost=8.0)
+    assert budget.cost_s <= 0.5
+    _, taken = run(budget, [60 + i / 10 for i in range(600)], cost=8.0)
+    assert taken >= 11

@@ -8,6 +8,7 @@ MAX_STREAMS = 64
 BURST_S = 2.0  # device time that an idle budget saves up, so that a burst of frames is not all skipped
 CALM_FRAMES = 16  # sound frames after which a stream is sampled by the budget again
 COST_SMOOTHING = 0.2
+MAX_COST_S = 0.5  # a longer answer waited for a busy device rather than using it; sampling must not end because of that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,9 @@ def choose(budget: Budget, stream: str, now: float) -> tuple[Budget, bool, float
     pace = budget.streams.get(stream)
     hot = pace is not None and pace.hot > 0
     spaced = budget.last_at is None or now - budget.last_at >= 1.0 / budget.hz - 1e-6
-    if not hot and not (spaced and saved >= budget.cost_s):
+    # A sample dearer than all that can be saved up waits for a full purse; else one slow moment would end sampling.
+    needed = min(budget.cost_s, BURST_S)
+    if not hot and not (spaced and saved >= needed):
         return budget, False, None
     period = None if pace is None else max(1e-3, now - pace.last_at)
     taken = StreamPace(last_at=now, period_s=period, hot=pace.hot if pace is not None else 0)
@@ -56,7 +59,7 @@ def choose(budget: Budget, stream: str, now: float) -> tuple[Budget, bool, float
 
 def learn(budget: Budget, stream: str, *, took_s: float, breached: bool) -> Budget:
     """Return the budget after a sample took `took_s` seconds of device time and breached a rule or not."""
-    cost = budget.cost_s + COST_SMOOTHING * (took_s - budget.cost_s)
+    cost = budget.cost_s + COST_SMOOTHING * (min(took_s, MAX_COST_S) - budget.cost_s)
     pace = budget.streams.get(stream)
     if pace is None:
         return replace(budget, cost_s=cost)
