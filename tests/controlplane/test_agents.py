@@ -94,6 +94,12 @@ def test_the_policy_holds_where_a_role_was_made_too_wide(api: KubeApi, agent: Ku
         api.delete(binding)
 
 
+def test_an_unknown_device_class_is_refused(api: KubeApi) -> None:
+    body = {**node_engine("node-h100"), "spec": {"deviceClass": "h100"}}
+    with pytest.raises(AdmissionRefused, match="unknown deviceClass; one of a100, jetson-orin"):
+        api.create(body)
+
+
 def test_an_agent_renews_its_own_lease_alone(agent: KubeApi) -> None:
     agent.create(lease("node-x"))
     agent.merge(agent.path(lease("node-x")), {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import secrets
 import shutil
@@ -20,7 +21,7 @@ from blurfleet.api.base import Model
 from blurfleet.errors import NodeError, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.atomic import write_atomic
-from blurfleet_cli.cluster import processes
+from blurfleet_cli.cluster import identities, processes
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.programs import APISERVER, CONTROLLERS, STORAGE, Programs, ensure_programs
 
@@ -116,7 +117,7 @@ class ControlPlane:
         for name in (STORAGE, APISERVER):
             self._launch(name)
         self._wait_ready()
-        self._write_kubeconfig(self.kubeconfig, self.plan.token)
+        self.write_kubeconfig(self.kubeconfig, self.plan.token)
         self._launch(CONTROLLERS)
         return self
 
@@ -139,10 +140,15 @@ class ControlPlane:
         """Return which of the three processes run."""
         return {name: processes.alive(self._pid(name)) for name in (STORAGE, APISERVER, CONTROLLERS)}
 
-    def write_kubeconfig(self, path: Path, token: str) -> Path:
-        """Write a kubeconfig for the bearer of `token` and return its path. Raises OSError."""
-        self._write_kubeconfig(path, token)
-        return path
+    def service_account_token(self, namespace: str, name: str) -> str:
+        """Return a token of a ServiceAccount, good for an hour. Raises StoreError."""
+        with contextlib.closing(self.admin()) as api:
+            return identities.service_account_token(api, namespace, name)
+
+    def node_token(self, node: str) -> str:
+        """Return the token of the agent on `node`, bound to its pod; makes Node and Pod. Raises StoreError."""
+        with contextlib.closing(self.admin()) as api:
+            return identities.node_token(api, node)
 
     def _pid(self, name: str) -> Path:
         return self.root / f"{name}.pid"
@@ -231,15 +237,12 @@ class ControlPlane:
     def _ready(self) -> bool:
         if not self.authority.is_file():
             return False
-        api = self.admin()
-        try:
+        with contextlib.closing(self.admin()) as api, contextlib.suppress(StoreError):
             return bool(api.call("GET", "/readyz") == "ok")
-        except StoreError:
-            return False
-        finally:
-            api.close()
+        return False
 
-    def _write_kubeconfig(self, path: Path, token: str) -> None:
+    def write_kubeconfig(self, path: Path, token: str) -> Path:
+        """Write a kubeconfig for the bearer of `token`, readable by its owner alone; return `path`. Raises OSError."""
         authority = base64.b64encode(self.authority.read_bytes()).decode()
         body: dict[str, Any] = {
             "apiVersion": "v1",
@@ -252,3 +255,4 @@ class ControlPlane:
             "current-context": "blurfleet",
         }
         write_atomic(path, yaml.safe_dump(body).encode(), mode=0o600)
+        return path

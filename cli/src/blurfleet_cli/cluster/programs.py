@@ -1,7 +1,7 @@
 """Finds or builds kube-apiserver, kube-controller-manager and etcd.
 
 Looked for in `KUBEBUILDER_ASSETS` (envtest's convention), then in the cache, else built from the Go module beside this
-file: its go.mod pins the versions and its go.sum every dependency's checksum. Built once, 4 to 6 minutes on two cores.
+file: its go.mod pins the versions and its go.sum every dependency's checksum. Built once, 13 minutes of processor time.
 """
 
 from __future__ import annotations

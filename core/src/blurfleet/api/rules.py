@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet.api.policy import SENTINELS
 
 
@@ -137,7 +138,13 @@ RULES: dict[str, tuple[FieldRule, ...]] = {
             message="model cannot change; create another EngineRollout for another model",
         ),
     ),
-    "NodeEngine": (),
+    "NodeEngine": (
+        FieldRule(
+            path="spec.deviceClass",
+            rule=f"self in [{', '.join(repr(name) for name in DEVICE_CLASSES)}]",
+            message=f"unknown deviceClass; one of {', '.join(DEVICE_CLASSES)}",
+        ),
+    ),
     "QualityRun": (_fixed("QualityRun"),),
     "EngineQuarantine": (
         FieldRule(
