@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 import yaml
 from helm_python import Chart
 
+from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet_cli.cluster.ground import render_ground
+from blurfleet_operator.settings import OperatorSettings
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/blurfleet"
@@ -158,6 +161,21 @@ def test_roles_of_components_name_what_they_may_do() -> None:
     assert not [n for n, r in rules if wishes & set(r["resources"]) and writing & set(r["verbs"])]
     agents = {(x, v) for n, r in rules if n == "blurfleet-agent" for x in r["resources"] for v in r["verbs"]}
     assert {x for x, v in agents if v in writing} == {"nodeengines/status", "events", "leases"}
+
+
+def test_the_operator_is_started_as_it_can_be() -> None:
+    container = dict(pods(render()))["blurfleet-operator"]["containers"][0]
+    module = container["command"][container["command"].index("-m") + 1]
+    assert importlib.util.find_spec(module) is not None
+    given = {e["name"].removeprefix("BLURFLEET_").lower() for e in container["env"]}
+    assert given <= OperatorSettings.model_fields.keys()
+
+
+def test_the_chart_s_classes_are_the_operator_s() -> None:
+    classes = yaml.safe_load((CHART / "values.yaml").read_text())["nodeClasses"]
+    assert {c["name"] for c in classes} == set(DEVICE_CLASSES)
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["properties"]["nodeClasses"]["items"]["properties"]["name"]["enum"] == list(DEVICE_CLASSES)
 
 
 WRONG: dict[str, dict[str, Any]] = {
