@@ -15,9 +15,9 @@ from blurfleet_agent.aliases import Proof
 from blurfleet_agent.decide import Action
 from blurfleet_agent.engines import LoadReport
 from blurfleet_agent.remembered import Remembered
-from blurfleet_agent.view import GoldenResult
+from blurfleet_agent.view import GoldenAnswer
 
-Answer = LoadReport | GoldenResult | Proof | None
+Answer = LoadReport | GoldenAnswer | Proof | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from blurfleet_agent.jobs import Outcome
 from blurfleet_agent.journal_records import Unlatched
 from blurfleet_agent.model_memory import ModelMemory, golden_key
 from blurfleet_agent.parts import Parts
-from blurfleet_agent.view import GoldenResult, ModelView
+from blurfleet_agent.view import GoldenAnswer, GoldenResult, ModelView
 from blurfleet_agent.watch import Told
 
 
@@ -164,17 +164,20 @@ class ModelLoop:
                 taken_bytes=answer.taken_bytes,
                 available=answer.available_after,
             )
-        elif isinstance(action, wanted.RunGolden) and isinstance(answer, GoldenResult):
+        elif isinstance(action, wanted.RunGolden) and isinstance(answer, GoldenAnswer):
             self._golden_done(outcome, answer)
         elif isinstance(action, wanted.Unload):
             self.memory.last_wanted.pop(action.name, None)
             self._log.info("unloaded", engine=action.name)
 
-    def _golden_done(self, outcome: Outcome, result: GoldenResult) -> None:
+    def _golden_done(self, outcome: Outcome, answer: GoldenAnswer) -> None:
         action = outcome.action
         assert isinstance(action, wanted.RunGolden)
-        key = golden_key(action.ref, action.role, outcome.model.policy, outcome.notes)
-        self.memory.golden[key] = result
+        for role, found in answer.results.items():
+            if role == action.role or found.verdict != "Inconclusive":
+                key = golden_key(action.ref, role, outcome.model.policy, outcome.notes)
+                self.memory.golden[key] = found
+        result = answer.results[action.role]
         self._p.metrics.sample(
             outcome.model.name, source="Golden", verdict=result.verdict, max_abs=None, deer=None, now=result.at
         )
@@ -201,7 +204,7 @@ class ModelLoop:
             )
         elif isinstance(action, wanted.RunGolden):
             result = GoldenResult(verdict="Inconclusive", reason=error.reason, message=str(error), at=now)
-            self._golden_done(outcome, result)
+            self._golden_done(outcome, GoldenAnswer(results={action.role: result}))
         elif isinstance(action, wanted.Unload):
             self.memory.last_wanted[action.name] = now  # tried again after the same wait
 

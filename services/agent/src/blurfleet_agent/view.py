@@ -41,6 +41,13 @@ class GoldenResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoldenAnswer:
+    """What one golden run says, by the roles it was judged in."""
+
+    results: Mapping[Role, GoldenResult]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShadowResult:
     """A candidate on live frames so far."""
 

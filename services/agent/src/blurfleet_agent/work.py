@@ -24,7 +24,7 @@ from blurfleet_agent.golden import (
 from blurfleet_agent.jobs import Answer
 from blurfleet_agent.remembered import Remembered
 from blurfleet_agent.staging import Staging
-from blurfleet_agent.view import GoldenResult, Role
+from blurfleet_agent.view import GoldenAnswer, GoldenResult, Role
 
 KeepGolden = Callable[[NodeModel, EngineRef, Role, GoldenRun, GoldenResult], str]
 
@@ -64,23 +64,29 @@ class Work:
         """Flip under probe traffic. Raises EngineError."""
         return self._mechanics.prove(model.name, action.engine, face)
 
-    def golden(self, action: RunGolden, model: NodeModel, notes: Remembered) -> GoldenResult:
-        """Run golden inference and judge it by the model's policy. Raises ArtifactRefused, NodeError (staging)."""
+    def golden(self, action: RunGolden, model: NodeModel, notes: Remembered) -> GoldenAnswer:
+        """Run golden inference once and judge it in both roles. Raises ArtifactRefused, NodeError (staging)."""
         ref, name = action.ref, engine_name(model.name, action.ref.digest)
         note = notes.sets.get(ref.set)
         if note is None or note.golden is None:
-            return self._alive(ref, model, name)
+            return GoldenAnswer(results={action.role: self._alive(ref, model, name)})
         frames = read_golden(self._staging.ensure(note.golden))
         differs = pictures_differ(frames, model.contract)
         try:
             run = run_golden(self._infer, name, frames)
         except BlurfleetError as error:
-            return from_error(error, self._clock())
-        result = judge_run(run, model.policy, self._class, action.role, self._clock())
+            return GoldenAnswer(results={action.role: from_error(error, self._clock())})
+        roles: tuple[Role, Role] = ("Primary", "Fallback")
+        results = {role: judge_run(run, model.policy, self._class, role, self._clock()) for role in roles}
         if differs:
-            return replace(result, message=differs, pictures_fit=False)
-        evidence = self._keep_golden(model, ref, action.role, run, result) if result.verdict == "Fail" else ""
-        return replace(result, evidence=evidence)
+            return GoldenAnswer(
+                results={role: replace(r, message=differs, pictures_fit=False) for role, r in results.items()}
+            )
+        asked = results[action.role]
+        if asked.verdict == "Fail":
+            evidence = self._keep_golden(model, ref, action.role, run, asked)
+            results[action.role] = replace(asked, evidence=evidence)
+        return GoldenAnswer(results=results)
 
     def _alive(self, ref: EngineRef, model: NodeModel, name: str) -> GoldenResult:
         record = self._engines.record(ref)
