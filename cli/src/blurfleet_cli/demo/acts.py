@@ -9,7 +9,8 @@ from functools import partial
 import yaml
 
 from blurfleet.api.engineset import EngineSetSpec
-from blurfleet.api.nodeengine import ModelStatus, TripStatus
+from blurfleet.api.nodeengine import TripStatus
+from blurfleet.api.qualityrun import QualityRunSpec
 from blurfleet.api.quarantine import QuarantineSpec
 from blurfleet.errors import AdmissionRefused
 from blurfleet_cli.demo.evidence import evidence_pictures, replays
@@ -53,26 +54,20 @@ def naive_fp16(stage: Stage) -> list[Act]:
     before = stage.serving()
     spec = stage.apply_set("bokeh-naive-fp16")
     stage.roll("bokeh-naive-fp16", policy="standard", waves=WAVES)
-    failed: dict[str, ModelStatus] = {}
-
-    def both_failed() -> bool:
-        for node in stage.nodes():
-            status = stage.node(node.name)
-            if status.candidate is not None and status.candidate.phase == "GoldenFailed":
-                failed.setdefault(node.device_class, status)
-        return set(failed) == set(CLASSES)
-
-    stage.wait(both_failed, 90, "golden failure of the naive FP16 engine on both classes")
+    stage.wait(
+        lambda: set(_golden_failures(stage, spec)) == set(CLASSES),
+        90,
+        "golden failure of the naive FP16 engine on both classes",
+    )
     stage.wait(lambda: stage.rollout().phase == "RolledBack", 30, "rollback of the naive FP16 rollout")
-    quarantined = _quarantines(stage, spec)
+    failures, quarantined = _golden_failures(stage, spec), _quarantines(stage, spec)
     refusals = _refusals(stage)
     answers = stage.take()
     acts = []
     for device_class in CLASSES:
         variant = reduced(spec, device_class)
         act = Act(name="naive-fp16", candidate=candidate(variant), verdict="Fail", stage="Golden")
-        seen = failed[device_class].candidate
-        assert seen is not None
+        seen = failures[device_class]
         act.reason = seen.reason
         figure = next((f for f in seen.figures if f.metric == "MaxAbsError"), None)
         act.value, act.limit = (figure.value, figure.limit) if figure else ("", "")
@@ -92,6 +87,14 @@ def naive_fp16(stage: Stage) -> list[Act]:
         act.promise("no damaged frame was served", act.bad_frames_served == 0)
         acts.append(act)
     return acts
+
+
+def _golden_failures(stage: Stage, spec: EngineSetSpec) -> dict[str, QualityRunSpec]:
+    """Return class -> the verdict that its reduced engine failed the golden gate, as the operator wrote it."""
+    digests = {v.artifact.digest for v in spec.variants if v.precision != "FP32"}
+    runs = [r.spec for r in stage.fleet.store.objects("QualityRun") if isinstance(r.spec, QualityRunSpec)]
+    failed = [r for r in runs if (r.stage, r.verdict) == ("Golden", "Fail") and r.digest in digests]
+    return {r.device_class: r for r in failed}
 
 
 def _quarantines(stage: Stage, spec: EngineSetSpec) -> set[str]:

@@ -24,6 +24,7 @@ class QualityRunSpec(Model):
     verdict: Literal["Pass", "Fail", "Inconclusive"]
     reason: str
     figures: tuple[Figure, ...] = Field(default=(), max_length=32)
+    oracle_passed: bool | None = Field(default=None, description="at stage Golden: the same node's FP32 engine")
     samples_valid: int = 0
     samples_required: int = 0
     evidence: str = ""

@@ -60,6 +60,7 @@ def _of_candidate(
             "verdict": verdict,
             "reason": candidate.reason if last else "GoldenPassed",
             "figures": candidate.figures if last else (),
+            "oracle_passed": candidate.oracle_passed if stage == "Golden" else None,
             "samples_valid": candidate.samples_valid if stage == "Shadow" else 0,
             "samples_required": candidate.samples_required if stage == "Shadow" else 0,
             "evidence": candidate.evidence if last else "",
