@@ -12,6 +12,7 @@ import pytest
 
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
+from blurfleet.store.memory import ref_of
 from blurfleet_cli.cluster.ground import install
 from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, node_token, service_account_token
 from blurfleet_cli.cluster.kubeapi import KubeApi
@@ -19,6 +20,7 @@ from blurfleet_cli.cluster.plane import ControlPlane
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from fleet_objects import Fleet
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNode
 
@@ -74,25 +76,43 @@ def until() -> Callable[..., None]:
     return wait
 
 
-@pytest.fixture
-def operator(plane: ControlPlane, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """The real operator as a process under the chart's account, no administrator."""
+@pytest.fixture(scope="session")
+def the_operator(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    folder = tmp_path_factory.mktemp("operator")
     api = plane.admin()
     token = service_account_token(api, NAMESPACE, OPERATOR)
     api.close()
-    process = OperatorProcess(plane.write_kubeconfig(tmp_path / "operator.kubeconfig", token), tmp_path)
-    process.start()
+    process = OperatorProcess(plane.write_kubeconfig(folder / "operator.kubeconfig", token), folder)
     yield process
     process.stop()
 
 
 @pytest.fixture
-def join(plane: ControlPlane, api: KubeApi, tmp_path: Path) -> Iterator[Callable[..., ScriptedNode]]:
+def operator(the_operator: OperatorProcess) -> OperatorProcess:
+    """The real operator as a process under the chart's account, no administrator; started again if a test ended it."""
+    if not the_operator.running():
+        the_operator.start()
+    return the_operator
+
+
+@pytest.fixture
+def fleet(admin_store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> Iterator[Fleet]:
+    """Objects of one namespace; a rollout left behind would own the nodes of the next test."""
+    made = Fleet(admin_store, api, space, until)
+    yield made
+    for rollout in admin_store.objects("EngineRollout"):
+        if rollout.meta.namespace == space:
+            admin_store.delete(ref_of(rollout))
+
+
+@pytest.fixture
+def join(plane: ControlPlane, api: KubeApi, tmp_path: Path, space: str) -> Iterator[Callable[..., ScriptedNode]]:
     """Makes a Node with the labels of its class and a status writer with the token its agent's pod would hold."""
     made: list[ScriptedNode] = []
 
-    def make(name: str, device_class: str = "a100", **labels: str) -> ScriptedNode:
-        ensure_node(api, name, {**LABELS[device_class], **labels})
+    def make(suffix: str, device_class: str = "a100", **labels: str) -> ScriptedNode:
+        name = f"{space}-{suffix}"
+        ensure_node(api, name, {"test": space, **LABELS[device_class], **labels})
         config = plane.write_kubeconfig(tmp_path / f"{name}.kubeconfig", node_token(api, name))
         made.append(ScriptedNode(name, device_class, Access(kubeconfig=config)).start())
         return made[-1]

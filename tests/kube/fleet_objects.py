@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from blurfleet.api.kinds import parse_resource
 from blurfleet.api.meta import condition
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet.api.rollout import RolloutStatus
@@ -25,15 +24,15 @@ EXAMPLES = [
 ]
 
 
-def digest(text: str) -> str:
-    return digest_bytes(text.encode())
-
-
 class Fleet:
     """Objects of one namespace, as an administrator."""
 
     def __init__(self, store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> None:
         self.store, self.api, self.space, self.until = store, api, space, until
+
+    def digest(self, text: str) -> str:
+        """Return the digest of an engine of this test: quarantines are of the whole cluster."""
+        return digest_bytes(f"{self.space}/{text}".encode())
 
     def example(self, kind: str, name: str = "") -> Any:
         found = next(b for b in EXAMPLES if b["kind"] == kind and name in ("", b["metadata"]["name"]))
@@ -41,14 +40,14 @@ class Fleet:
         body["metadata"]["namespace"] = self.space
         return body
 
-    def apply_examples(self, *, wave_soak: str, gate: str, labels: dict[str, str] | None = None) -> None:
+    def apply_examples(self, *, wave_soak: str, gate: str) -> None:
         """Apply all examples, with waves that a test has time for."""
         for body in EXAMPLES:
             mine = self.example(body["kind"], body["metadata"]["name"])
             if body["kind"] == "EngineRollout":
                 for wave in mine["spec"]["waves"]:
                     wave.update(soak=wave_soak, gate=gate)
-                mine["spec"]["selector"]["matchLabels"] = labels or {}
+                mine["spec"]["selector"]["matchLabels"] = {"test": self.space}
             self.api.apply(mine)
 
     def set(self, name: str, primary: str = "", *, base: str = "base", classes: tuple[str, ...] = ("a100",)) -> None:
@@ -59,7 +58,7 @@ class Fleet:
         kept = [v for v in kept if primary or v["precision"] == "FP32"]
         for v in kept:
             text = f"{primary}-{v['target']['class']}" if v["precision"] != "FP32" else f"{base}-{v['target']['class']}"
-            v["artifact"]["digest"] = digest(text)
+            v["artifact"]["digest"] = self.digest(text)
         body["spec"]["variants"] = kept
         self.api.apply(body)
 
@@ -109,7 +108,7 @@ class Fleet:
         self.until(promoted, within_s, what=f"{engine_set} promoted")
 
     def node(self, name: str) -> Any:
-        return self.store.get(Ref(kind="NodeEngine", name=name))
+        return self.store.get(Ref(kind="NodeEngine", name=f"{self.space}-{name}"))
 
     def serving(self, node: str) -> tuple[str, str, str]:
         """Return set, role and precision of what the node says it serves."""
@@ -143,5 +142,21 @@ class Fleet:
         """Return the quarantined digests with their class."""
         return {q.spec.digest: q.spec.device_class for q in self.store.objects("EngineQuarantine")}
 
-    def parse(self, body: Any) -> Any:
-        return parse_resource(body)
+    def phase(self, name: str = "bokeh") -> str:
+        found = self.get(name)
+        return found.status.phase if found is not None else ""
+
+    def why(self, name: str = "bokeh") -> str:
+        """Return the reason that is shown for the phase."""
+        return self.condition(name, "Ready")[1]
+
+    def wait_phase(self, phase: str, reason: str = "", name: str = "bokeh", within_s: float = 30.0) -> None:
+        def there() -> bool:
+            return self.phase(name) == phase and reason in ("", self.why(name))
+
+        self.until(there, within_s, what=f"{phase}/{reason}, is {self.phase(name)}/{self.why(name)}")
+
+    def wait_serving(self, node: str, engine_set: str, role: str = "Primary", within_s: float = 30.0) -> None:
+        self.until(
+            lambda: self.serving(node)[:2] == (engine_set, role), within_s, what=f"{node} serves {engine_set}/{role}"
+        )

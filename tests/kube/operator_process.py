@@ -36,6 +36,10 @@ class OperatorProcess:
                 [sys.executable, "-m", "blurfleet_cli", "operator"], env=env, stdout=stream, stderr=stream
             )
 
+    def running(self) -> bool:
+        """Tell whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """End it as a lost machine would."""
         assert self.process is not None
@@ -43,8 +47,9 @@ class OperatorProcess:
         self.process.wait(10)
 
     def stop(self) -> int:
-        """End it in order and return its exit code."""
-        assert self.process is not None
+        """End it in order and return its exit code; 0 where none was started."""
+        if self.process is None:
+            return 0
         if self.process.poll() is None:
             self.process.terminate()
         try:

@@ -18,7 +18,7 @@ from blurfleet.api.base import Model
 from blurfleet.api.kinds import KINDS, Resource, invalid
 from blurfleet.api.meta import ObjectMeta
 from blurfleet.api.nodeengine import NodeEngineStatus
-from blurfleet.errors import BlurfleetError, StoreError
+from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store import kuberequests as ask
 from blurfleet.store.kubeclient import KubeClient
@@ -35,16 +35,24 @@ _SYNC_S = 30.0
 class KubeStore:
     """A Store on one API server, writing as `manager`. Close it: it may hold watches.
 
-    `node` narrows NodeEngine to the one of that name: an agent follows nothing else. `clock` gives seconds since the
-    epoch.
+    `node` narrows NodeEngine to the one of that name: an agent follows nothing else. Objects of the kinds in `once` are
+    made and never changed by this store, so that its account needs no right to change them. `clock` gives seconds since
+    the epoch.
     """
 
     def __init__(
-        self, client: KubeClient, *, manager: str, node: str = "", clock: Callable[[], float] = time.time
+        self,
+        client: KubeClient,
+        *,
+        manager: str,
+        node: str = "",
+        once: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._manager = manager
         self._node = node
+        self._once = frozenset(once)
         self._lease_space = ""
         self._scribe = EventScribe(client, manager, clock)
         self._mirrors: dict[str, Mirror] = {}
@@ -95,7 +103,13 @@ class KubeStore:
 
     def apply(self, resource: Resource) -> Resource:
         """Create the object or replace what this manager says of it. Raises InvalidSpec and AdmissionRefused."""
-        return self._wrote(resource.kind, self._client.send(ask.applying(resource, self._manager)))
+        if resource.kind not in self._once:
+            return self._wrote(resource.kind, self._client.send(ask.applying(resource, self._manager)))
+        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        try:
+            return self._wrote(resource.kind, self._client.send(ask.creating(resource, self._manager)))
+        except StoreConflict:
+            return self._wrote(resource.kind, self._client.send(ask.getting(ref)))
 
     def merge(self, ref: Ref, patch: dict[str, Any]) -> Resource:
         """Set single fields of an object, as a person's command does. Raises as `apply`, and StoreError(NotFound)."""

@@ -102,6 +102,13 @@ def applying(resource: Resource, manager: str) -> Request:
     return Request(method="PATCH", path=path_of(ref), query=query, body=body, content=APPLY)
 
 
+def creating(resource: Resource, manager: str) -> Request:
+    """Return the request that makes `resource` and refuses to touch one that is there."""
+    made = applying(resource, manager)
+    path = made.path.rsplit("/", 1)[0]
+    return Request(method="POST", path=path, query=(("fieldManager", manager),), body=made.body)
+
+
 def merging(ref: Ref, patch: dict[str, Any], manager: str) -> Request:
     """Return the merge of `patch` into the object: for a person's command that sets one field."""
     return Request(method="PATCH", path=path_of(ref), query=(("fieldManager", manager),), body=patch, content=MERGE)

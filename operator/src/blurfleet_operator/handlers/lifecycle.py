@@ -38,7 +38,7 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     memo.client = KubeClient(Access(kubeconfig=chosen.kubeconfig), connections=2 * chosen.writers)
     registry = CollectorRegistry()
     memo.metrics_port, memo.metrics_server = serve(registry, chosen.metrics_host, chosen.metrics_port)
-    memo.store = KubeStore(memo.client, manager=MANAGER)
+    memo.store = KubeStore(memo.client, manager=MANAGER, once=("QualityRun", "EngineQuarantine"))
     memo.loop = Loop(memo.store, chosen, LoopMetrics(registry))
     memo.loop.start()
 
