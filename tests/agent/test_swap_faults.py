@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,56 @@ def test_another_standby_reaches_the_gateways_without_a_new_epoch(bench: Bench) 
     route = read_routing(bench.routing).models["bokeh"]
     assert (route.fallback, route.epoch, route.active) == (other, 1, A)
     assert bench.flips.calls == []
+
+
+def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench) -> None:
+    bench.flips.fail = "load"
+    bench.swapper.swap(order())
+    bench.flips.fail = ""
+    bench.flips.calls.clear()
+    started, release = threading.Event(), threading.Event()
+    real = bench.flips.load
+
+    def slow(alias: str) -> None:
+        started.set()
+        assert release.wait(10.0)
+        real(alias)
+
+    bench.flips.load = slow  # type: ignore[method-assign]
+    first = threading.Thread(target=bench.swapper.resume, args=("bokeh",))
+    first.start()
+    assert started.wait(10.0)
+    second = threading.Thread(target=bench.swapper.resume, args=("bokeh",))
+    second.start()
+    release.set()
+    first.join(10.0)
+    second.join(10.0)
+    assert bench.flips.calls.count("load") == 1
+
+
+def test_a_trip_reaches_the_gateways_while_an_alias_hangs(bench: Bench) -> None:
+    bench.flips.fail = "load"
+    bench.swapper.swap(order(A))
+    bench.flips.fail = ""
+    hanging, release = threading.Event(), threading.Event()
+
+    def hang(alias: str) -> None:
+        hanging.set()
+        assert release.wait(10.0)
+
+    bench.flips.load = hang  # type: ignore[method-assign]
+    repair = threading.Thread(target=bench.swapper.resume, args=("bokeh",))
+    repair.start()
+    assert hanging.wait(10.0)
+    trip = threading.Thread(target=bench.swapper.swap, args=(order(),))
+    trip.start()
+    deadline = time.monotonic() + 10.0
+    while bench.routed()[0] != "bokeh__b":
+        assert time.monotonic() < deadline
+        release.wait(0.005)
+    release.set()
+    repair.join(10.0)
+    trip.join(10.0)
+    served = bench.swapper.served("bokeh")
+    assert served is not None
+    assert (served.engine, served.settled) == (B, True)

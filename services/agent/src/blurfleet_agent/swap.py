@@ -208,6 +208,8 @@ class Swapper:
     def _follow_locked(self, alias: str) -> tuple[BlurfleetError | None, float]:
         served, face = self._served[alias], self._faces.get(alias)
         ready_at = time.perf_counter()
+        if served.settled:
+            return None, ready_at  # whoever held the lock before did it: an alias is loaded once per swap
         if face is None:
             return NodeError(Reason.ALIAS_STALE, "the engine's record is not known yet", where=alias), ready_at
         try:
