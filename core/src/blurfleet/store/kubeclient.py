@@ -56,8 +56,15 @@ class KubeClient:
     """One identity on one API server; any thread may use it. Errors are BlurfleetErrors with the server's sentence."""
 
     def __init__(
-        self, access: Access, *, connections: int = 16, monotonic: Callable[[], float] = time.monotonic
+        self,
+        access: Access,
+        *,
+        connections: int = 16,
+        connect_s: float = _CONNECT_S,
+        answer_s: float = _ANSWER_S,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._timeouts = (connect_s, answer_s)
         settings = client.Configuration()
         load: Any = config  # parts of the client ship no types
         try:
@@ -112,7 +119,7 @@ class KubeClient:
         Raises StoreConflict (409), InvalidSpec (422 by the kind's rules), AdmissionRefused (by a policy), and
         StoreError (NotFound, Forbidden, or no answer) with the server's sentence.
         """
-        answer = self._ask(request, (_CONNECT_S, _ANSWER_S))
+        answer = self._ask(request, self._timeouts)
         try:
             data = answer.data
         except urllib3.exceptions.HTTPError as error:
@@ -130,7 +137,7 @@ class KubeClient:
 
         `opened` gets, once, what ends the stream from another thread.
         """
-        answer = self._ask(request, (_CONNECT_S, _SILENCE_S))
+        answer = self._ask(request, (self._timeouts[0], _SILENCE_S))
         try:
             if answer.status != 200:
                 raise refusal(answer.status, answer.data, request)

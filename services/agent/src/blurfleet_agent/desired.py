@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,8 @@ class Desired:
                 write_remembered(self._kept, self._notes)
         elif problem is None:
             problem = Problem(reason=Reason.NOT_FOUND, message=f"{self.ref} does not exist; what is served stays")
+        if problem is None and self.last.problem is not None:
+            self._back_off_until = 0.0  # the store is back: what happened meanwhile is told at once
         spec = self._notes.spec or NodeEngineSpec(device_class="")
         self.last = Wish(spec=spec, generation=self._notes.generation, notes=self._notes, problem=problem)
         return self.last
@@ -76,7 +79,8 @@ class Desired:
             self._store.write_status(self.ref, status)
         except (BlurfleetError, OSError):
             self._failures += 1
-            self._back_off_until = now + min(30.0, 0.5 * 2.0 ** min(self._failures, 6))
+            wait = min(30.0, 0.5 * 2.0 ** min(self._failures, 6))
+            self._back_off_until = now + wait * random.uniform(0.5, 1.0)  # a whole fleet comes back at once
             return False
         self._failures = 0
         return True

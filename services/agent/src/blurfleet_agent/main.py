@@ -28,7 +28,6 @@ from blurfleet.serving.frames import FrameReceiver
 from blurfleet.serving.routing import read_routing
 from blurfleet.serving.triton import TritonClient
 from blurfleet.store.atomic import write_atomic
-from blurfleet.store.folder import FolderStore
 from blurfleet.store.port import Store
 from blurfleet_agent.aliases import AliasMechanics
 from blurfleet_agent.ballast import Ballast
@@ -41,19 +40,24 @@ from blurfleet_agent.exporter import Metrics, MetricsServer
 from blurfleet_agent.guard_thread import GuardThread
 from blurfleet_agent.guarding import Guarding
 from blurfleet_agent.journal import Journal
+from blurfleet_agent.lease import LeaseKeeper
 from blurfleet_agent.node import Node
+from blurfleet_agent.outbox import Outbox
 from blurfleet_agent.parts import Parts
 from blurfleet_agent.recovery import recover_all
 from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.sampling import Budget
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.staging import Staging
+from blurfleet_agent.storing import open_store
 from blurfleet_agent.swap import Swapper
 from blurfleet_agent.trips import TripDesk
 from blurfleet_agent.watch import Watch
 from blurfleet_agent.work import Work
 
 AGENT_SCHEMA = 1
+# Longer than any turn that waits for a Triton that is silent; a node whose loop hangs must not look alive.
+_LOOP_STUCK_S = 60.0
 
 
 def run_agent(settings: AgentSettings, *, store: Store | None = None, crash: CrashPoint = no_crash) -> None:
@@ -66,7 +70,8 @@ def run_agent(settings: AgentSettings, *, store: Store | None = None, crash: Cra
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with agent(settings, store=store or FolderStore(settings.store), crash=crash) as node:
+    opened = store or open_store(settings)
+    with closing_store(opened), agent(settings, store=opened, crash=crash) as node:
         watcher = threading.Thread(target=_watch, args=(node, stop), name="store-watch", daemon=True)
         watcher.start()
         node.run(stop.is_set)
@@ -107,6 +112,9 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             timeout_s=settings.load_timeout_s,
         )
         desired = Desired(store, settings.node, settings.node_dir / "desired.json")
+        outbox = Outbox(store, desired.ref, settings.node_dir / "events.json")
+        stack.callback(outbox.close)
+        outbox.start()
         _adopt(swapper, journal, settings, repository, desired)
 
         def infer(engine: str, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -134,6 +142,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
                     staging, repository, ballast, digests, names, settings.artifact_budget_bytes
                 ),
                 facts=lambda: facts(settings, server.address),
+                outbox=outbox,
             ),
         )
         node.metrics_address = server.address
@@ -159,9 +168,24 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         stack.callback(guard.close)
         guard.start()
         node.attach(guard)
+        if settings.store_kind == "kube":
+            keeper = _lease(store, settings, node)
+            stack.callback(keeper.close)
+            keeper.start()
         ready = {"schemaVersion": AGENT_SCHEMA, "pid": os.getpid(), "metrics": server.address}
         write_atomic(settings.node_dir / "agent.json", json.dumps(ready).encode())
         yield node
+
+
+@contextlib.contextmanager
+def closing_store(store: Store) -> Iterator[None]:
+    """Close `store` afterwards where it holds connections."""
+    try:
+        yield
+    finally:
+        close = getattr(store, "close", None)
+        if close is not None:
+            close()
 
 
 class RunningNode(Node):
@@ -241,6 +265,15 @@ def collect(
             if name not in names:
                 repository.remove_engine(name)
     ballast.hold()
+
+
+def _lease(store: Store, settings: AgentSettings, node: Node) -> LeaseKeeper:
+    beat = getattr(store, "beat")  # noqa: B009  only the store on the Kubernetes API has Leases
+    return LeaseKeeper(
+        lambda: beat(settings.node, settings.namespace, time.time(), every_s=settings.lease_s),
+        lambda: time.monotonic() - node.turned < _LOOP_STUCK_S,
+        every_s=settings.lease_s,
+    )
 
 
 def _watch(node: RunningNode, stop: threading.Event) -> None:

@@ -50,6 +50,7 @@ class Node:
         self._models: dict[str, ModelStatus] = {m.name: m for m in parts.desired.status().models}
         self._written_at = 0.0
         self._collected_at = 0.0
+        self.turned = time.monotonic()
         self.evidence_lost = ""
         self._log = structlog.get_logger("blurfleet.node").bind(node=parts.settings.node)
 
@@ -82,6 +83,7 @@ class Node:
     def turn(self) -> None:
         """Observe, decide and apply once."""
         now = self._clock()
+        self.turned = time.monotonic()
         self._take_outcome(now)
         self._take_told()
         wish = self._p.desired.read()
@@ -202,10 +204,12 @@ class Node:
         self._p.metrics.journal(unsynced=self._p.journal.unsynced)
         old = self._status if self._status is not None else self._p.desired.status()
         new = node_status(models, self._health(wish), self._p.facts(), wish.generation, old, now)
+        if self._p.outbox is not None:
+            self._p.outbox.notice(new, now)
         age = now - self._written_at
         if (
             self._status is not None
-            and age < self._p.settings.heartbeat_s
+            and age < self._p.settings.status_every_s
             and not worth_writing(self._status, new, age)
         ):
             return

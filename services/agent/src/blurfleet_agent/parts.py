@@ -10,6 +10,7 @@ from blurfleet_agent.desired import Desired
 from blurfleet_agent.engines import Engines
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.journal import Journal
+from blurfleet_agent.outbox import Outbox
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.swap import Swapper
 from blurfleet_agent.work import Work
@@ -28,3 +29,4 @@ class Parts:
     metrics: Metrics
     collect: Callable[[set[str], frozenset[str]], None]
     facts: Callable[[], NodeFacts]
+    outbox: Outbox | None = None

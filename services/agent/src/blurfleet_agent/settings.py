@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1 << 20
@@ -18,7 +19,14 @@ class AgentSettings(BaseSettings):
     node: str = Field(min_length=1, description="name of this node and of its NodeEngine object")
     device_class: str = Field(description="class of the device; its own truth, checked against the NodeEngine's")
     node_dir: Path = Field(description="journal, routing file, artifacts, evidence, sockets: survives a power cut")
-    store: Path = Field(description="root of the store folder")
+    store_kind: Literal["folder", "kube"] = Field(default="folder", description="where desired state is read")
+    store: Path | None = Field(default=None, description="root of the store folder")
+    kubeconfig: Path | None = Field(
+        default=None, description="how the API server is reached; absent: the pod's account"
+    )
+    token_file: Path | None = Field(default=None, description="bound token, read again every minute")
+    namespace: str = Field(default="blurfleet-system", description="where this node's Lease is kept")
+    lease_s: float = Field(default=30.0, gt=0, description="the Lease is renewed so often; three missed: Unknown")
     triton_grpc: str = Field(description="host:port of this node's Triton")
     triton_key: SecretStr = SecretStr("")
     triton_key_file: Path | None = Field(default=None, description="holds the key of the repository API; wins over KEY")
@@ -40,13 +48,26 @@ class AgentSettings(BaseSettings):
     alias_ready_s: float = Field(default=2.0, gt=0, description="alias not READY by then: AliasStale, retried")
     unload_after_s: float = Field(default=30.0, ge=0, description="longest request deadline: engines stay that long")
     tick_s: float = Field(default=0.5, gt=0, description="the loop turns at least this often")
-    heartbeat_s: float = Field(default=10.0, gt=0, description="status is written at least this often")
+    heartbeat_s: float | None = Field(
+        default=None, gt=0, description="status is written at least this often: 10 s, or 300 s where a Lease beats"
+    )
 
     memory_reserve_bytes: int = Field(default=256 * MIB, ge=0, description="left free whatever is loaded")
     storage_reserve_bytes: int = Field(default=64 * MIB, ge=0, description="left free on the node folder's disk")
     artifact_budget_bytes: int = Field(default=8192 * MIB, ge=0, description="unreferenced artifacts go beyond it")
     evidence_budget_bytes: int = Field(default=256 * MIB, ge=0, description="oldest evidence goes beyond it")
     evidence_frames: int = Field(default=8, ge=1, description="frames kept per verdict")
+
+    @model_validator(mode="after")
+    def _one_store(self) -> AgentSettings:
+        if self.store_kind == "folder" and self.store is None:
+            raise ValueError("store: the folder store needs its root; set BLURFLEET_STORE or BLURFLEET_STORE_KIND=kube")
+        return self
+
+    @property
+    def status_every_s(self) -> float:
+        """Return after how many seconds an unchanged status is written again."""
+        return self.heartbeat_s or (300.0 if self.store_kind == "kube" else 10.0)
 
     @property
     def journal_file(self) -> Path:
