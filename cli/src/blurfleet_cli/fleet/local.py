@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -38,10 +37,15 @@ _POLL_S = 0.05
 
 
 class LocalFleet:
-    """A fleet in the folder `root`. `up` may be called on a running one, `down` on a stopped one."""
+    """A fleet in the folder `root`. `up` may be called on a running one, `down` on a stopped one.
 
-    def __init__(self, root: Path) -> None:
+    `nodes` are (name, class); they are chosen at the first `up` and kept in `fleet.json`.
+    """
+
+    def __init__(self, root: Path, nodes: tuple[tuple[str, str], ...] = NODES) -> None:
         self.root = root.resolve()
+        self._nodes = nodes
+        self._started: subprocess.Popen[bytes] | None = None
 
     @property
     def store(self) -> FolderStore:
@@ -77,7 +81,7 @@ class LocalFleet:
         Path(plan.socket).parent.mkdir(exist_ok=True, mode=0o700)
         tell(f"starting {len(plan.nodes)} nodes")
         with (self.root / "logs/keeper.log").open("ab") as log:
-            keeper = subprocess.Popen(
+            keeper = self._started = subprocess.Popen(
                 [sys.executable, "-m", "blurfleet_cli.fleet.keeper", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -92,6 +96,7 @@ class LocalFleet:
         """Stop every process of the fleet and wait for their end; tell whether it was running."""
         keeper = self._keeper()
         if keeper is None:
+            self._reap()
             return False
         family = keeper.children(recursive=True)
         keeper.send_signal(signal.SIGTERM)
@@ -99,16 +104,21 @@ class LocalFleet:
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(keeper.pid, os.WNOHANG)
+        self._reap()
         shutil.rmtree(Path(self.plan.socket).parent, ignore_errors=True)
         (self.root / "keeper.pid").unlink(missing_ok=True)
         return True
 
+    def _reap(self) -> None:
+        """Collect the root's exit status where this process started it."""
+        if self._started is not None:
+            self._started.wait(_STOP_S)
+
     def processes(self) -> dict[str, dict[str, Any]]:
         """Return supervisord's view: name -> {state, pid, spawnerr}; empty where it does not answer."""
         try:
-            infos = cast(list[dict[str, Any]], self._rpc().supervisor.getAllProcessInfo())
+            with self._rpc() as rpc:
+                infos = cast(list[dict[str, Any]], rpc.supervisor.getAllProcessInfo())
         except (OSError, xmlrpc.client.Error):
             return {}
         return {i["name"]: {"state": i["statename"], "pid": i["pid"], "error": i["spawnerr"]} for i in infos}
@@ -140,7 +150,7 @@ class LocalFleet:
 
     def _prepare(self, environment: Mapping[str, str]) -> FleetPlan:
         (self.root / "logs").mkdir(parents=True, exist_ok=True)
-        for name, device_class in NODES:
+        for name, device_class in self._nodes:
             folder = node_folder(self.root, name)
             (folder / "models").mkdir(parents=True, exist_ok=True)
             if not (folder / "control.key").exists():
@@ -148,7 +158,7 @@ class LocalFleet:
             self._register(name, device_class)
         path = self.root / "fleet.json"
         if not path.exists():
-            write_atomic(path, _new_plan(environment).model_dump_json(by_alias=True, indent=1).encode())
+            write_atomic(path, _new_plan(self._nodes, environment).model_dump_json(by_alias=True, indent=1).encode())
         return self.plan
 
     def _register(self, name: str, device_class: str) -> None:
@@ -158,10 +168,10 @@ class LocalFleet:
             self.store.apply(parse_resource({**body, "spec": {"deviceClass": device_class}}))
 
 
-def _new_plan(environment: Mapping[str, str]) -> FleetPlan:
-    ports = free_ports(_PORTS_PER_NODE * len(NODES))
+def _new_plan(chosen: tuple[tuple[str, str], ...], environment: Mapping[str, str]) -> FleetPlan:
+    ports = free_ports(_PORTS_PER_NODE * len(chosen))
     nodes = []
-    for index, (name, device_class) in enumerate(NODES):
+    for index, (name, device_class) in enumerate(chosen):
         http, grpc, metrics, gateway, agent = ports[index * _PORTS_PER_NODE : (index + 1) * _PORTS_PER_NODE]
         nodes.append(
             NodePlan(
