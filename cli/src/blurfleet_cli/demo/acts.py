@@ -41,7 +41,7 @@ def baseline(stage: Stage) -> list[Act]:
         nodes = {n.name for n in stage.nodes() if n.device_class == device_class}
         mine = [a for a in answers if a.node in nodes]
         served = {d for n, d in stage.serving().items() if n in nodes}
-        act.promise("every node of the class serves the FP32 engine", served == {digest}, served)
+        act.promise("every node of the class serves the FP32 engine", served == {digest}, ", ".join(served))
         stage.close(act, mine, started=started)
         act.promise("no damaged frame was served", act.bad_frames_served == 0, f"worst error {act.worst_error:.2g}")
         acts.append(act)
@@ -73,7 +73,9 @@ def naive_fp16(stage: Stage) -> list[Act]:
         act.value, act.limit = (figure.value, figure.limit) if figure else ("", "")
         act.frames_to_detect = figure.samples if figure else 0
         act.promise("the same node's oracle passed the same frames", seen.oracle_passed is True, seen.oracle_passed)
-        act.promise("its digest is quarantined for the class", device_class in quarantined, sorted(quarantined))
+        act.promise(
+            "its digest is quarantined for the class", device_class in quarantined, ", ".join(sorted(quarantined))
+        )
         nodes = {n.name for n in stage.nodes() if n.device_class == device_class}
         mine = [a for a in answers if a.node in nodes]
         served = any(a.digest == variant.artifact.digest for a in mine)
@@ -82,7 +84,7 @@ def naive_fp16(stage: Stage) -> list[Act]:
         for sentence, message in refusals.items():
             act.promise(sentence, variant.artifact.digest[:19] in message, message)
         act.pictures = evidence_pictures(stage, seen.evidence, f"naive-fp16-{device_class}")
-        act.promise("replaying its evidence gives the same verdict", replays(stage, seen.evidence), seen.evidence)
+        act.promise("replaying its evidence gives the same verdict", replays(stage, seen.evidence))
         stage.close(act, mine, started=started)
         act.promise("no damaged frame was served", act.bad_frames_served == 0)
         acts.append(act)
@@ -147,8 +149,10 @@ def mixed(stage: Stage) -> list[Act]:
         act = Act(name="mixed", candidate=candidate(variant), verdict="Pass", reason="Promoted", stage="Live")
         nodes = {n.name for n in stage.nodes() if n.device_class == device_class}
         served = {d for n, d in stage.serving().items() if n in nodes}
-        act.promise("every node of the class serves its mixed engine", served == {variant.artifact.digest}, served)
-        act.promise("it went wave by wave", waves_seen == ["canary", "fleet"], waves_seen)
+        act.promise(
+            "every node of the class serves its mixed engine", served == {variant.artifact.digest}, ", ".join(served)
+        )
+        act.promise("it went wave by wave", waves_seen == ["canary", "fleet"], ", then ".join(waves_seen))
         stage.close(act, [a for a in answers if a.node in nodes], started=started)
         own = [a for a in answers if a.node in nodes and a.digest == variant.artifact.digest]
         act.value = f"{stage.truth.worst_error(own):.6f}"
@@ -170,6 +174,7 @@ def live_only(stage: Stage) -> list[Act]:
     stage.wait(lambda: all(stage.serving()[n] == digest for n in ORINS), 120, "both Orins serving the new engine")
     trips: list[TripStatus] = []
     alone: dict[str, str] = {}
+    standing_in = ""
     for node in ORINS:
         stage.cameras[node].show(stage.playlist.glaring)
         stage.wait(partial(_tripped, stage, node, digest), 60, f"a trip on {node}")
@@ -178,15 +183,15 @@ def live_only(stage: Stage) -> list[Act]:
         trips.append(trip)
         if node == "orin-0":
             stage.watch_answers((node,), stage.cameras[node].count() + CALM_ANSWERS)
-            alone = stage.serving()
+            alone, standing_in = stage.serving(), stage_precision(stage, node)
         stage.cameras[node].show(stage.playlist.calm)
     stage.wait(lambda: bool(_quarantines(stage, spec)), 30, "quarantine of the live-only engine")
     stage.wait(lambda: all(stage.serving()[n] == before[n] for n in ORINS), 60, "return of the class to the mixed set")
     answers = stage.take()
     act = Act(name="live-only", candidate=candidate(variant), verdict="Fail", reason=trips[0].reason, stage="Live")
     _from_trip(act, trips[0])
-    act.notes = {"trips": [t.wire() for t in trips], "precision_after_first_trip": stage_precision(stage, "orin-0")}
-    act.promise("orin-0 served its fallback after its trip", alone["orin-0"] not in ("", digest), alone["orin-0"])
+    act.notes = {"trips": [t.wire() for t in trips], "precision_after_first_trip": standing_in}
+    act.promise("orin-0 served FP32 after its trip", standing_in == "FP32", alone["orin-0"])
     act.promise("orin-1 was left alone until it tripped itself", alone["orin-1"] == digest, alone["orin-1"])
     act.promise("after the second trip the digest is quarantined", _quarantines(stage, spec) == {"jetson-orin"})
     act.promise("a100-0 never noticed", stage.serving()["a100-0"] == before["a100-0"])

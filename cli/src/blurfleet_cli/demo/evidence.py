@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from blurfleet.api.contract import ContractSpec
 from blurfleet.errors import BlurfleetError
-from blurfleet.quality.evidence import FrameArrays, load_evidence, load_frame
+from blurfleet.quality.evidence import VERDICT_FILE, FrameArrays, load_evidence, load_frame
 from blurfleet.quality.pictures import heatmap, matte_picture, to_picture
 from blurfleet.quality.replay import replay_evidence
 from blurfleet.store.atomic import write_atomic
@@ -17,13 +17,19 @@ from blurfleet_cli.demo.stage import Stage
 from blurfleet_cli.fleet.plan import node_folder
 
 _GAP = 6
+_EVIDENCE_S = 20.0
 _MOST_PICTURES = 3
 
 
 def evidence_folder(stage: Stage, evidence: str, node: str = "") -> Path:
-    """Return where an agent keeps the evidence that its status names."""
+    """Return where an agent keeps the evidence that its status names, once it is complete.
+
+    An agent tells of a trip before it has written the evidence: the swap does not wait for a disk.
+    """
     path = Path(evidence)
-    return path if path.is_absolute() else node_folder(stage.fleet.root, node) / "evidence" / evidence
+    folder = path if path.is_absolute() else node_folder(stage.fleet.root, node) / "evidence" / evidence
+    stage.wait((folder / VERDICT_FILE).exists, _EVIDENCE_S, f"evidence in {folder.name}")
+    return folder
 
 
 def replays(stage: Stage, evidence: str, *, node: str = "") -> bool:

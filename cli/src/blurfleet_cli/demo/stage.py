@@ -28,6 +28,7 @@ from blurfleet_cli.fleet.plan import NodePlan, node_folder
 
 ALIAS = "bokeh"
 _POLL_S = 0.05
+_SEEN_CHARS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,9 @@ class Act:
 
     def promise(self, sentence: str, held: bool, seen: object = "") -> None:
         """Note a promise and whether it held."""
-        self.promises.append(Promise(sentence=sentence, held=bool(held), seen=str(seen)))
+        text = "" if isinstance(seen, bool) else str(seen)
+        short = text if len(text) <= _SEEN_CHARS else text[:_SEEN_CHARS] + " ..."
+        self.promises.append(Promise(sentence=sentence, held=bool(held), seen=short))
 
 
 @dataclass(kw_only=True)
