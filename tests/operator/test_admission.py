@@ -12,6 +12,7 @@ from blurfleet.api.admission import review
 from blurfleet.api.kinds import Resource
 from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.api.rollout import Phase, RolloutStatus
 from blurfleet.errors import AdmissionRefused, InvalidSpec
 from blurfleet.reasons import Reason
 from blurfleet.store.memory import MemoryStore, ref_of
@@ -36,6 +37,18 @@ def node(device_class: str) -> Resource:
 
 def labelled(old: Resource) -> Resource:
     return replace(old, meta=old.meta.model_copy(update={"labels": {"team": "video"}}))
+
+
+def phased(phase: Phase) -> Resource:
+    return rollout("fp32").with_status(RolloutStatus(phase=phase))
+
+
+def widened(old: Resource, device_class: str | None) -> Resource:
+    return replace(old, spec=old.spec.model_copy(update={"device_class": device_class}))
+
+
+def noted(old: Resource) -> Resource:
+    return replace(old, spec=old.spec.model_copy(update={"note": "known", "expiry": "2030-01-31T12:00:00Z"}))
 
 
 ORIN = resource("EngineSet", "naive", set_spec("naive", precision="FP16", classes=("jetson-orin",)))
@@ -93,6 +106,59 @@ EVERYWHERE = resource("EngineQuarantine", "q", QuarantineSpec(digest=digest("net
             [],
             id="a rollout on other classes only is admitted",
         ),
+        pytest.param(
+            rollout("fp32", model="depth"), rollout("fp32"), [], [Reason.IMMUTABLE], id="a rollout keeps its model"
+        ),
+        pytest.param(
+            rollout("fp32", model="depth"),
+            phased("Promoted"),
+            [],
+            [Reason.IMMUTABLE],
+            id="a rollout that is over keeps its model too",
+        ),
+        *(
+            pytest.param(
+                rollout("fp32", policy_ref="lax"),
+                phased(phase),
+                [],
+                [Reason.IMMUTABLE],
+                id=f"the policy of a rollout that is {phase} stays",
+            )
+            for phase in ("Progressing", "Holding", "RollingBack")
+        ),
+        *(
+            pytest.param(
+                rollout("fp32", policy_ref="lax"), phased(phase), [], [], id=f"the policy may change while {phase}"
+            )
+            for phase in ("Pending", "Promoted", "RolledBack", "Aborted", "Stalled")
+        ),
+        pytest.param(
+            rollout("naive", policy_ref="lax"),
+            phased("Progressing"),
+            [],
+            [],
+            id="the policy may change together with the set, in the middle of it",
+        ),
+        pytest.param(
+            rollout("fp32", policy_ref="lax", ops={"abort": "1"}),
+            phased("Progressing"),
+            [],
+            [Reason.IMMUTABLE],
+            id="an abort does not take another policy along",
+        ),
+        pytest.param(
+            rollout("naive", model="depth"),
+            rollout("fp32"),
+            [BAD],
+            [Reason.IMMUTABLE, Reason.QUARANTINED],
+            id="every rule that refuses is named",
+        ),
+        pytest.param(EVERYWHERE, BAD, [], [Reason.IMMUTABLE], id="a quarantine keeps its digest"),
+        pytest.param(widened(BAD, None), BAD, [], [Reason.IMMUTABLE], id="a quarantine of a class does not grow"),
+        pytest.param(
+            widened(EVERYWHERE, "a100"), EVERYWHERE, [], [Reason.IMMUTABLE], id="a quarantine of all does not shrink"
+        ),
+        pytest.param(noted(BAD), BAD, [], [], id="note and expiry of a quarantine may change"),
         pytest.param(node("h100"), None, [], [Reason.UNKNOWN_CLASS], id="a node of an unknown class is refused"),
         pytest.param(node("a100"), None, [], [], id="a node of a known class is admitted"),
         pytest.param(

@@ -14,9 +14,12 @@ from blurfleet.api.engineset import EngineSetSpec
 from blurfleet.api.kinds import KINDS, Resource
 from blurfleet.api.nodeengine import DEVICE_CLASSES, NodeEngineSpec
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
-from blurfleet.api.rollout import RolloutSpec
+from blurfleet.api.rollout import RolloutSpec, RolloutStatus
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
+
+# Phases in which the policy that was read at the start still judges.
+UNDER_WAY = ("Progressing", "Holding", "RollingBack")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,9 @@ def review(
     if new.kind == "EngineSet":
         return _set_refusals(new, quarantines)
     if new.kind == "EngineRollout":
-        return _rollout_refusals(new, old, quarantines, sets)
+        return _fixed_in_rollout(new, old) + _rollout_refusals(new, old, quarantines, sets)
+    if new.kind == "EngineQuarantine":
+        return _fixed_in_quarantine(new, old)
     if new.kind == "NodeEngine":
         return _node_refusals(cast(NodeEngineSpec, new.spec))
     return []
@@ -106,6 +111,36 @@ def _rollout_refusals(
                 Refusal(reason=Reason.QUARANTINED, message=_words(q, f"engine set {spec.engine_set}: digest"))
             )
     return refusals
+
+
+def _fixed_in_rollout(new: Resource, old: Resource | None) -> list[Refusal]:
+    if old is None:
+        return []
+    spec, before, status = cast(RolloutSpec, new.spec), cast(RolloutSpec, old.spec), cast(RolloutStatus, old.status)
+    refusals = []
+    if spec.model != before.model:
+        message = f"{new.key}: model cannot change; create another EngineRollout for another model"
+        refusals.append(Refusal(reason=Reason.IMMUTABLE, message=message))
+    swapped = spec.policy_ref != before.policy_ref and spec.engine_set == before.engine_set
+    if swapped and status.phase in UNDER_WAY:
+        message = (
+            f"{new.key} is {status.phase} under policy {before.policy_ref}, which was read at its start; "
+            "abort it first, or change engineSet with it"
+        )
+        refusals.append(Refusal(reason=Reason.IMMUTABLE, message=message))
+    return refusals
+
+
+def _fixed_in_quarantine(new: Resource, old: Resource | None) -> list[Refusal]:
+    if old is None:
+        return []
+    spec, before = cast(QuarantineSpec, new.spec), cast(QuarantineSpec, old.spec)
+    if (spec.digest, spec.device_class) == (before.digest, before.device_class):
+        return []
+    message = (
+        f"{new.key}: digest and class of a quarantine cannot change; delete it to lift it, create another for more"
+    )
+    return [Refusal(reason=Reason.IMMUTABLE, message=message)]
 
 
 def _node_refusals(spec: NodeEngineSpec) -> list[Refusal]:
