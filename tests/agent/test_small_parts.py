@@ -6,13 +6,14 @@ import math
 import os
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
 from blurfleet.api.engineset import Blob
 from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeEngineStatus, NodeModel
 from blurfleet.api.policy import PolicySpec
-from blurfleet.errors import BlurfleetError, EngineError
+from blurfleet.errors import BlurfleetError, EngineError, NodeError
 from blurfleet.quality.rules import default_policy
 from blurfleet.reasons import Reason
 from blurfleet_agent.ballast import Ballast
@@ -20,9 +21,10 @@ from blurfleet_agent.desired import spec_problem
 from blurfleet_agent.evidence_files import make_room
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.faults import next_fault
-from blurfleet_agent.main import collect
+from blurfleet_agent.main import _serve_metrics, collect
 from blurfleet_agent.remembered import Remembered, read_remembered, remember, write_remembered
 from blurfleet_agent.repository import ModelRepository
+from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.staging import Staging
 from blurfleet_agent.status import worth_writing
 from blurfleet_agent.view import Fault
@@ -67,6 +69,49 @@ def test_nan_reaches_the_gauge_and_no_histogram_or_counter() -> None:
     assert registry.get_sample_value("blurfleet_deer_ratio_count", LABELS) == 1.0
     assert registry.get_sample_value("blurfleet_swap_seconds_count", LABELS) is None
     assert registry.get_sample_value("blurfleet_guard_last_sample_timestamp_seconds", LABELS) == 6.0
+
+
+def test_an_infinite_deer_is_counted_beyond_every_bucket_and_leaves_the_sum_a_number() -> None:
+    registry, exported = metrics()
+    for deer in (0.05, math.inf, 1e30):
+        exported.sample("bokeh", source="Live", verdict="Fail", max_abs=0.5, deer=deer, now=5.0)
+    buckets = {
+        le: registry.get_sample_value("blurfleet_deer_ratio_bucket", {**LABELS, "le": le}) for le in ("1.0", "+Inf")
+    }
+    assert buckets == {"1.0": 1.0, "+Inf": 3.0}
+    assert registry.get_sample_value("blurfleet_deer_ratio_sum", LABELS) == 20.05
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        pytest.param("127.0.0.1", "127.0.0.1:", id="loopback"),
+        pytest.param("0.0.0.0", "0.0.0.0:", id="every address"),
+        pytest.param("::1", "[::1]:", id="an address of IPv6 is written as a URL has it"),
+    ],
+)
+def test_metrics_are_served_on_the_host_that_was_set(host: str, shown: str) -> None:
+    server = _serve_metrics(CollectorRegistry(), host, 0)
+    try:
+        assert server.address.startswith(shown)
+        assert httpx.get(f"http://{server.address}/metrics", trust_env=False).status_code == 200
+    finally:
+        server.close()
+
+
+def test_a_host_that_is_not_of_this_machine_is_refused_by_name() -> None:
+    with pytest.raises(NodeError) as refused:
+        _serve_metrics(CollectorRegistry(), "192.0.2.1", 0)
+    assert (refused.value.reason, refused.value.where) == (Reason.PORT_IN_USE, "192.0.2.1:0")
+    assert "BLURFLEET_METRICS_HOST" in refused.value.fix
+
+
+def test_the_hosts_are_loopback_unless_the_environment_names_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NODE", "DEVICE_CLASS", "NODE_DIR", "STORE", "TRITON_GRPC", "MODEL_REPOSITORY"):
+        monkeypatch.setenv(f"BLURFLEET_{name}", "x")
+    assert AgentSettings().metrics_host == "127.0.0.1"
+    monkeypatch.setenv("BLURFLEET_METRICS_HOST", "10.1.2.3")
+    assert AgentSettings().metrics_host == "10.1.2.3"
 
 
 def test_no_label_carries_a_digest_frame_or_user() -> None:

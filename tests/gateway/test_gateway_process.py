@@ -21,12 +21,15 @@ import pytest
 from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.cache import cache_dir
 from blurfleet.contract import contract_hash
+from blurfleet.errors import NodeError
 from blurfleet.pixels import decode, to_tensor
+from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameReceiver
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable, write_routing
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_cli.swap_bench import SwapBench
 from blurfleet_preprocess.main import _listen
+from blurfleet_preprocess.settings import GatewaySettings
 
 SIZE = 32
 DEADLINE_S = 30.0
@@ -237,7 +240,22 @@ def test_without_a_triton_it_starts_answers_503_and_stops_cleanly(bench: SwapBen
 
 def test_answers_are_not_held_back_by_nagle() -> None:
     # asyncio sets TCP_NODELAY only on sockets that name their protocol; without it each small answer takes 40 ms.
-    with _listen(0) as listener, socket.create_connection(listener.getsockname()):
+    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.proto == socket.IPPROTO_TCP
+
+
+def test_requests_are_taken_on_the_host_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLURFLEET_NODE_DIR", "x")
+    monkeypatch.setenv("BLURFLEET_TRITON_GRPC", "x")
+    assert GatewaySettings().gateway_host == "127.0.0.1"
+    monkeypatch.setenv("BLURFLEET_GATEWAY_HOST", "0.0.0.0")
+    with _listen(GatewaySettings().gateway_host, 0) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+
+
+def test_a_host_that_is_not_of_this_machine_is_refused_by_name() -> None:
+    with pytest.raises(NodeError) as refused:
+        _listen("192.0.2.1", 0)
+    assert (refused.value.reason, refused.value.where) == (Reason.PORT_IN_USE, "192.0.2.1:0")

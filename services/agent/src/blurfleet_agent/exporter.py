@@ -6,6 +6,8 @@ import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+# An infinite DEER counts as this: beyond every bucket, and the histogram's sum stays a number.
+DEER_CEILING = 10.0
 SWAP_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DEER_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.18, 0.22, 0.3, 0.5, 1.0)
 _NODE = ("device_type", "node", "model")
@@ -28,7 +30,7 @@ class Metrics:
         )
         self._deer = Histogram(
             "blurfleet_deer_ratio",
-            "Edge error rate of live samples.",
+            "Edge error rate of live samples; counted as 10 at most, which edges out of nothing reach.",
             _NODE,
             buckets=DEER_BUCKETS,
             registry=registry,
@@ -71,7 +73,7 @@ class Metrics:
         if max_abs is not None:
             self._max_abs.labels(*self._labels, model).set(max_abs)
         if deer is not None and not math.isnan(deer):
-            self._deer.labels(*self._labels, model).observe(deer)
+            self._deer.labels(*self._labels, model).observe(min(deer, DEER_CEILING))
 
     def stability(self, model: str, share: float | None) -> None:
         """Set the stability score; None (no sample yet) leaves it unset."""
@@ -105,11 +107,14 @@ class Metrics:
 
 
 class MetricsServer:
-    """Serves the registry over HTTP on the loopback interface; port 0 takes a free one."""
+    """Serves the registry over HTTP on `host`, loopback unless told; port 0 takes a free one.
+
+    `address` is host:port as a URL has it. Raises OSError where the address cannot be bound.
+    """
 
     def __init__(self, registry: CollectorRegistry, port: int, host: str = "127.0.0.1") -> None:
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)
-        self.address = f"{host}:{self._server.server_port}"
+        self.address = f"[{host}]:{self._server.server_port}" if ":" in host else f"{host}:{self._server.server_port}"
 
     def close(self) -> None:
         """Stop serving."""

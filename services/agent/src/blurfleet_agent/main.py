@@ -84,7 +84,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
     with ExitStack() as stack:
         registry = CollectorRegistry()
         metrics = Metrics(registry, node=settings.node, device_class=settings.device_class)
-        server = _serve_metrics(registry, settings.metrics_port)
+        server = _serve_metrics(registry, settings.metrics_host, settings.metrics_port)
         stack.callback(server.close)
         journal = Journal(settings.journal_file)
         stack.callback(journal.close)
@@ -238,15 +238,15 @@ def _adopt(
     swapper.adopt(recover_all(journal.state.aliases, routes, repository.aliases(), epochs))
 
 
-def _serve_metrics(registry: CollectorRegistry, port: int) -> MetricsServer:
+def _serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
     try:
-        return MetricsServer(registry, port)
+        return MetricsServer(registry, port, host)
     except OSError as error:
         raise NodeError(
             Reason.PORT_IN_USE,
             f"metrics cannot be served: {error}",
-            where=f"127.0.0.1:{port}",
-            fix="set BLURFLEET_METRICS_PORT to another port, or 0 for a free one",
+            where=f"{host}:{port}",
+            fix="set BLURFLEET_METRICS_PORT to another port (0: a free one), BLURFLEET_METRICS_HOST to an own address",
         ) from error
 
 

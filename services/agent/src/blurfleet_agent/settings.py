@@ -36,6 +36,7 @@ class AgentSettings(BaseSettings):
     platform: str = Field(default="linux-x86_64-cpu", description="matched against the variants' targets")
     runtime_version: str = Field(default="", description="exact version of the engine runtime, for matching")
 
+    metrics_host: str = Field(default="127.0.0.1", min_length=1, description="address that metrics are served on")
     metrics_port: int = Field(default=9102, ge=0, le=65535, description="0 takes a free one, written to agent.json")
     sample_share: float = Field(default=0.10, gt=0, le=1, description="share of device time the oracle may take")
     sample_hz: float = Field(default=20.0, gt=0, description="most samples per second and stream before a breach")

@@ -1,4 +1,4 @@
-"""The gateway's process: builds the parts, serves on loopback until SIGTERM, says where it is once it is ready."""
+"""The gateway's process: builds the parts, serves until SIGTERM, says where it is once it is ready."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.work import Workers
 
-LOOPBACK = "127.0.0.1"
 _GRACE_S = 10  # longer than two inferences in a row: requests under way at a stop are answered
 
 
@@ -40,8 +39,10 @@ def serve(settings: GatewaySettings) -> None:
     Raises NodeError (PortInUse, UnreadableFile).
     """
     log_json(service="gateway", node=settings.node)
-    listener = _listen(settings.gateway_port)
-    address = f"{LOOPBACK}:{listener.getsockname()[1]}"
+    host = settings.gateway_host
+    listener = _listen(host, settings.gateway_port)
+    port = listener.getsockname()[1]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with listener, TritonClient(settings.triton_grpc) as triton:
         frames = FrameSender(settings.frames_socket, settings.frame_queue)
         try:
@@ -97,17 +98,21 @@ def _announce(settings: GatewaySettings, address: str) -> None:
     structlog.get_logger("blurfleet.gateway").info("gateway.ready", address=address, triton=settings.triton_grpc)
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     # The protocol is named because asyncio turns Nagle's delay off (40 ms an answer) only where it reads TCP here.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((LOOPBACK, port))
+        listener.bind((host, port))
         listener.listen(256)
     except OSError as error:
         listener.close()
         raise NodeError(
-            Reason.PORT_IN_USE, str(error.strerror), where=f"{LOOPBACK}:{port}", fix="set BLURFLEET_GATEWAY_PORT"
+            Reason.PORT_IN_USE,
+            str(error.strerror or error),
+            where=f"{host}:{port}",
+            fix="set BLURFLEET_GATEWAY_PORT and BLURFLEET_GATEWAY_HOST to a free port of this machine",
         ) from error
     return listener
 

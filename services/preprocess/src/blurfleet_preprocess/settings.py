@@ -18,7 +18,8 @@ class GatewaySettings(BaseSettings):
     node: str = Field(default="local", description="the node's name: in logs and in stream names")
     node_dir: Path = Field(description="the node folder: routing file, frame socket, gateway.json")
     triton_grpc: str = Field(description="host:port of this node's Triton")
-    gateway_port: int = Field(default=8090, ge=0, le=65535, description="on loopback; 0 takes a free one")
+    gateway_host: str = Field(default="127.0.0.1", min_length=1, description="address that requests are taken on")
+    gateway_port: int = Field(default=8090, ge=0, le=65535, description="0 takes a free one, written to gateway.json")
     alias: str = Field(default="bokeh", description="the alias that picture endpoints ask")
 
     infer_timeout_s: float = Field(default=5.0, gt=0, description="one inference; a 320 frame takes 0.3 s on two cores")
