@@ -7,7 +7,11 @@ import sys
 from typing import Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import EventDict
+
+# Without locals: they may hold frames and keys, and writing out a whole world of objects takes a guard's seconds.
+_TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 
 
 def log_json(*, service: str, level: int = logging.INFO, **bound: str) -> None:
@@ -22,7 +26,7 @@ def log_json(*, service: str, level: int = logging.INFO, **bound: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            _TRACEBACKS,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -91,8 +91,10 @@ def controller() -> None:
 
     Example: BLURFLEET_STORE=out/fleet/store blurfleet controller
     """
+    from blurfleet.logs import log_json
     from blurfleet_operator.controller import run
 
+    log_json(service="controller")
     settings: ControllerSettings = _settings(ControllerSettings)
     stopped = _until_told()
     run(FolderStore(settings.store), stopped=stopped.is_set)
