@@ -83,7 +83,9 @@ def _moments(
     session = ort.InferenceSession(to_bytes(probed), providers=["CPUExecutionProvider"])
     sums: dict[str, Array] = {}
     for tensor in tensors:
-        values = dict(zip(wanted, session.run(wanted, {model.graph.input[0].name: tensor}), strict=True))
+        # onnxruntime takes an empty list of names for "all outputs".
+        found = session.run(wanted, {model.graph.input[0].name: tensor}) if wanted else []
+        values = dict(zip(wanted, found, strict=True))
         values[model.graph.input[0].name] = tensor
         for conv in convs:
             patches = _patches(conv, values[conv.input[0]], weights[conv.input[1]].shape, bias=len(conv.input) > 2)
