@@ -66,7 +66,7 @@ def test_a_trip_while_the_store_is_away_is_said_later_at_its_own_time_before_the
     assert said(store) == [
         ("Serving", 1_800_000_000.0),
         ("DEERExceeded", 1_800_000_060.25),
-        ("Swapped", 1_800_000_060.25),
+        ("Swapped", 1_800_000_060.251),
     ]
 
 

@@ -62,10 +62,15 @@ def noticed(model: ModelStatus, epoch: int, tripped_at: str, now: float) -> list
                 message=f"{model.name}: {serving.engine} ({serving.precision}) serves as {serving.role} "
                 f"at epoch {serving.epoch}",
                 type="Warning" if fallback else "Normal",
-                at=max(found[-1].at, _time(trip, now)) if found and fallback else now,
+                at=_swapped_at(trip, now) if found and fallback else now,
             )
         )
     return found
+
+
+def _swapped_at(trip: TripStatus | None, now: float) -> float:
+    # At least a millisecond, which is what an event's time holds: cause and effect stay in order.
+    return _time(trip, now) + max(1.0, trip.swap_ms if trip is not None else 0.0) / 1e3
 
 
 def _reason(trip: TripStatus) -> str:
