@@ -21,7 +21,7 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.routing import ROUTING_FILE, Route, RoutedEngine, RoutingTable, write_routing
 from blurfleet.serving.triton import TritonClient
 from blurfleet_agent.control import RepositoryControl
-from blurfleet_agent.flip import FlipTimes, flip_alias
+from blurfleet_agent.flip import FlipTimes, ensure_engine_ready, flip_alias
 from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.tritonenv import TritonEnvironment
 from blurfleet_agent.tritonserver import TritonServer, TritonSettings, new_key, new_shm_prefix, pick_ports
@@ -98,6 +98,7 @@ class SwapBench:
         """Point routing file and alias at the other engine, as a swap does after its journal entry."""
         self.epoch += 1
         engine = self.engines[self.epoch % len(self.engines)]
+        ensure_engine_ready(self.client, engine.name)
         started = time.monotonic_ns()
         self._route(engine)
         routed = time.monotonic_ns()
@@ -112,6 +113,7 @@ class SwapBench:
             outputs=engine.record.outputs,
             probe=self.probe,
             deadline_s=FLIP_DEADLINE_S,
+            ensured=True,
         )
         returned = time.monotonic_ns()
         self.repository.prune_alias(self.alias, keep=self.epoch)

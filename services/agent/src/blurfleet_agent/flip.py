@@ -27,7 +27,7 @@ _READY_POLL_S = 0.002
 class FlipTimes:
     """How long each step took, milliseconds; `until_ready_ms` is the first three together.
 
-    `replace_ms` holds the check that the engine is ready, too.
+    `replace_ms` holds the check that the engine is ready, unless the caller made it.
     """
 
     replace_ms: float
@@ -53,16 +53,19 @@ def flip_alias(
     outputs: tuple[Tensor, ...],
     probe: npt.NDArray[np.float32],
     deadline_s: float,
+    ensured: bool = False,
 ) -> FlipTimes:
     """Point `alias` at the loaded `engine` as version `epoch`, and prove it with one inference of `probe`.
 
     Loads exactly one model, the alias. Raises EngineError(EngineNotReady) before anything is touched when the engine
     does not answer, EngineTimeout(AliasStale) when the new version is not READY within `deadline_s`, EngineError
-    otherwise; the old version keeps serving until the new one is READY. Call
+    otherwise (`ensured` says that the caller asked already, before it moved the routing file, as a swap does); the old
+    version keeps serving until the new one is READY. Call
     `repository.prune_alias(alias, keep=epoch)` afterwards.
     """
     began = time.perf_counter()
-    ensure_engine_ready(client, engine)
+    if not ensured:
+        ensure_engine_ready(client, engine)
     repository.write_alias(alias, epoch, alias_config(alias, engine, epoch, inputs=inputs, outputs=outputs))
     replaced = time.perf_counter()
     control.load(alias, timeout_s=deadline_s)
