@@ -27,6 +27,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "operator": ("blurfleet_cli.commands.operator", "operator", "Run the operator on a Kubernetes API server."),
     "quality": ("blurfleet_cli.commands.quality", "quality", "Judge mattes and sequences by the exact rules."),
     "replay": ("blurfleet_cli.commands.replay", "replay", "Recompute a verdict from its evidence."),
+    "rollout": (
+        "blurfleet_cli.commands.rollout",
+        "rollout",
+        "Watch and steer rollouts, in a cluster or a local fleet.",
+    ),
     "up": ("blurfleet_cli.commands.fleet", "up", "Start a local fleet of three nodes."),
     "agent": ("blurfleet_cli.commands.run", "agent", "Run one node's agent."),
     "controller": ("blurfleet_cli.commands.run", "controller", "Run the rollout controller over a store."),
