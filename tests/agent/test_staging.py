@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from blurfleet.api.engineset import Blob
-from blurfleet.errors import ArtifactRefused, BlurfleetError, NodeError
+from blurfleet.artifacts import Opened, unavailable
+from blurfleet.errors import ArtifactRefused, NodeError
 from blurfleet.identity import digest_bytes
 from blurfleet_agent.staging import Staging
 
@@ -59,14 +58,16 @@ def test_wrong_bytes_are_refused_and_leave_nothing(tmp_path: Path, data: bytes, 
     "uri",
     [
         pytest.param("file:///nowhere/at/all", id="no such file"),
-        pytest.param("s3://bucket/key", id="a scheme without a fetcher"),
+        pytest.param("ftp://host/key", id="a scheme that nobody reads"),
+        pytest.param("https://host/key?X-Amz-Signature=1", id="an address with a query"),
+        pytest.param("https://127.0.0.1:1/key", id="nobody listens"),
     ],
 )
 def test_an_address_that_gives_nothing_is_named(tmp_path: Path, uri: str) -> None:
     with pytest.raises(ArtifactRefused) as caught:
         Staging(tmp_path).ensure(Blob(uri=uri, digest=digest_bytes(DATA), bytes=len(DATA)))
     assert caught.value.reason == "ArtifactUnavailable"
-    assert caught.value.where == uri
+    assert caught.value.where == uri.partition("?")[0]
 
 
 def test_a_staged_file_that_rotted_is_fetched_again(tmp_path: Path) -> None:
@@ -79,44 +80,60 @@ def test_a_staged_file_that_rotted_is_fetched_again(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     opened: list[str] = []
 
-    def fetch(uri: str) -> BinaryIO:
+    def fetch(uri: str, offset: int) -> Opened:
         opened.append(uri)
-        return io.BytesIO(DATA)
+        return Opened(offset=offset, chunks=iter([DATA]))
 
-    staging = Staging(tmp_path / "a", reserve_bytes=100, fetchers={"file": fetch}, free=lambda _: len(DATA) + 99)
+    staging = Staging(tmp_path / "a", reserve_bytes=100, fetch={"file": fetch}, free=lambda _: len(DATA) + 99)
     with pytest.raises(NodeError) as caught:
         staging.ensure(blob(tmp_path))
     assert caught.value.reason == "InsufficientStorage"
     assert opened == []
 
 
-class Interrupted(io.BytesIO):
-    """Gives half of its bytes, then fails with `code`: stands in for a disk or a line that gives out."""
+class Line:
+    """Gives at most `piece` bytes a call, then breaks: stands in for a network. `asked` are the offsets wanted."""
 
-    code = errno.EIO
+    def __init__(self, data: bytes, piece: int, *, ranges: bool = True) -> None:
+        self.data, self.piece, self.ranges = data, piece, ranges
+        self.asked: list[int] = []
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        if self.tell() > 0:
-            raise OSError(self.code, os.strerror(self.code))
-        return super().read(len(DATA) // 2)
+    def __call__(self, uri: str, offset: int) -> Opened:
+        self.asked.append(offset)
+        start = offset if self.ranges else 0
+
+        def chunks() -> Iterator[bytes]:
+            yield self.data[start : start + self.piece]
+            if start + self.piece < len(self.data):
+                raise unavailable(uri, OSError("line broke"))
+
+        return Opened(offset=start, chunks=chunks())
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "reason"),
-    [
-        pytest.param(lambda _: Interrupted(DATA), ArtifactRefused, "ArtifactUnavailable", id="the source gives out"),
-    ],
-)
-def test_a_fetch_that_stops_half_way_leaves_nothing_and_the_next_one_is_whole(
-    tmp_path: Path, make: Callable[[str], BinaryIO], kind: type[BlurfleetError], reason: str
-) -> None:
-    wanted = blob(tmp_path)
-    broken = Staging(tmp_path / "artifacts", fetchers={"file": make})
-    with pytest.raises(kind) as caught:
-        broken.ensure(wanted)
-    assert caught.value.reason == reason
-    assert list((tmp_path / "artifacts").iterdir()) == []
-    assert Staging(tmp_path / "artifacts").ensure(wanted).read_bytes() == DATA
+def test_a_line_that_breaks_is_taken_up_where_it_broke(tmp_path: Path) -> None:
+    line = Line(DATA, 2000)
+    path = Staging(tmp_path / "a", fetch={"file": line}).ensure(blob(tmp_path))
+    assert path.read_bytes() == DATA
+    assert line.asked == [0, 2000, 4000]
+    assert [p.name for p in (tmp_path / "a").iterdir()] == [path.name]
+
+
+def test_what_arrived_before_a_long_break_is_kept_over_a_restart_and_never_seen_as_the_blob(tmp_path: Path) -> None:
+    wanted, first = blob(tmp_path), Line(DATA, 3000)
+
+    def one_piece(uri: str, offset: int) -> Opened:
+        if offset:
+            raise unavailable(uri, OSError("no route"))
+        return first(uri, offset)
+
+    with pytest.raises(ArtifactRefused):
+        Staging(tmp_path / "a", fetch={"file": one_piece}).ensure(wanted)
+    (left,) = (tmp_path / "a").iterdir()
+    assert left.name == f"{wanted.digest[7:]}.partial"
+    assert left.read_bytes() == DATA[:3000]
+    later = Line(DATA, len(DATA))
+    assert Staging(tmp_path / "a", fetch={"file": later}).ensure(wanted).read_bytes() == DATA
+    assert later.asked == [3000]
 
 
 def test_a_disk_that_fills_up_while_staging_is_said_and_leaves_nothing(
@@ -134,10 +151,75 @@ def test_a_disk_that_fills_up_while_staging_is_said_and_leaves_nothing(
     assert list((tmp_path / "artifacts").iterdir()) == []
 
 
-def test_a_leftover_of_an_interrupted_fetch_is_cleared_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "abc.part").write_bytes(b"half")
-    Staging(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def partial(folder: Path, wanted: Blob, data: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{wanted.digest[7:]}.partial"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("left", "asked"),
+    [
+        pytest.param(DATA[:7], [7], id="a good start is gone on with"),
+        pytest.param(DATA, [], id="all of it was there: the rename was missing"),
+        pytest.param(DATA + b"x", [0], id="more than was promised is something else"),
+        pytest.param(flipped(), [0], id="as much as was promised, but other bytes"),
+        pytest.param(b"", [0], id="nothing had come yet"),
+    ],
+)
+def test_what_an_earlier_try_left(tmp_path: Path, left: bytes, asked: list[int]) -> None:
+    wanted, line = blob(tmp_path), Line(DATA, len(DATA))
+    partial(tmp_path / "a", wanted, left)
+    assert Staging(tmp_path / "a", fetch={"file": line}).ensure(wanted).read_bytes() == DATA
+    assert line.asked == asked
+
+
+def test_a_start_that_rotted_is_thrown_away_and_the_next_try_is_whole(tmp_path: Path) -> None:
+    wanted = blob(tmp_path)
+    partial(tmp_path / "a", wanted, b"rot")
+    staging = Staging(tmp_path / "a")
+    with pytest.raises(ArtifactRefused) as caught:
+        staging.ensure(wanted)
+    assert caught.value.reason == "DigestMismatch"
+    assert list((tmp_path / "a").iterdir()) == []
+    assert staging.ensure(wanted).read_bytes() == DATA
+
+
+def test_a_source_without_ranges_is_read_from_the_start(tmp_path: Path) -> None:
+    wanted, line = blob(tmp_path), Line(DATA, len(DATA), ranges=False)
+    partial(tmp_path / "a", wanted, DATA[:100])
+    assert Staging(tmp_path / "a", fetch={"file": line}).ensure(wanted).read_bytes() == DATA
+    assert line.asked == [100]
+
+
+def test_a_line_that_gives_nothing_more_is_given_up_at_once(tmp_path: Path) -> None:
+    line = Line(DATA, 0)
+    with pytest.raises(ArtifactRefused) as caught:
+        Staging(tmp_path / "a", fetch={"file": line}).ensure(blob(tmp_path))
+    assert caught.value.reason == "ArtifactUnavailable"
+    assert line.asked == [0]
+
+
+def test_a_line_that_breaks_all_the_time_is_given_up_after_nine_tries(tmp_path: Path) -> None:
+    line = Line(DATA, 1)
+    with pytest.raises(ArtifactRefused):
+        Staging(tmp_path / "a", fetch={"file": line}).ensure(blob(tmp_path))
+    assert line.asked == list(range(9))
+
+
+def test_room_is_needed_only_for_what_is_missing(tmp_path: Path) -> None:
+    wanted = blob(tmp_path)
+    partial(tmp_path / "a", wanted, DATA[:-10])
+    assert Staging(tmp_path / "a", free=lambda _: 10).ensure(wanted).read_bytes() == DATA
+
+
+def test_a_part_that_nobody_wants_any_more_goes_and_a_wanted_one_stays(tmp_path: Path) -> None:
+    staging, wanted = Staging(tmp_path / "a"), blob(tmp_path)
+    kept = partial(tmp_path / "a", wanted, DATA[:9])
+    partial(tmp_path / "a", Blob(uri="file:///x", digest=digest_bytes(b"x")), b"y")
+    assert staging.collect([wanted.digest], 0) == ()
+    assert list((tmp_path / "a").iterdir()) == [kept]
 
 
 def test_collection_removes_the_least_recently_used_and_never_what_is_referenced(tmp_path: Path) -> None:

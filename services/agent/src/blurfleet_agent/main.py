@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from blurfleet import __version__
 from blurfleet.api.nodeengine import NodeFacts
+from blurfleet.artifacts import Location, fetchers
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameReceiver
@@ -103,7 +104,8 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             simulated=settings.simulated,
             crash=crash,
         )
-        staging = Staging(settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes)
+        home = Location(uri=settings.artifacts, token=settings.artifacts_token.get_secret_value())
+        staging = Staging(settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes, fetch=fetchers(home))
         engines = Engines(
             staging=staging,
             repository=repository,

@@ -31,6 +31,8 @@ class AgentSettings(BaseSettings):
     triton_key: SecretStr = SecretStr("")
     triton_key_file: Path | None = Field(default=None, description="holds the key of the repository API; wins over KEY")
     model_repository: Path = Field(description="Triton's model repository; only this agent writes to it")
+    artifacts: str = Field(default="", description="where the forge pushes, for example https://host/path; see token")
+    artifacts_token: SecretStr = Field(default=SecretStr(""), description="bearer token, shown below `artifacts` only")
     simulated: bool = Field(default=False, description="this machine lacks the device that the class names")
     sm: int = Field(default=0, ge=0, description="compute capability times ten, 0 on CPU")
     platform: str = Field(default="linux-x86_64-cpu", description="matched against the variants' targets")
