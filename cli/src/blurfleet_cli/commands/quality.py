@@ -120,7 +120,7 @@ def load_pair(file: Path) -> tuple[Any, Any]:
         raise
     except Exception as error:
         # A damaged archive surfaces as whatever zipfile, zlib or numpy's header parser happens to raise.
-        raise InvalidInput(Reason.UNPARSEABLE, f"not a readable npz: {error}", where=where) from error
+        raise InvalidInput(Reason.UNPARSEABLE, f"not a readable npz: {str(error).split('. ')[0]}", where=where) from error
 
 
 def _table(body: dict[str, Any]) -> str:

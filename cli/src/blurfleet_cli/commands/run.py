@@ -65,7 +65,6 @@ def agent() -> None:
     Example: BLURFLEET_NODE=orin-0 BLURFLEET_DEVICE_CLASS=jetson-orin ... blurfleet agent
     """
     from blurfleet_agent.main import run_agent
-
     from blurfleet_agent.settings import AgentSettings
 
     die_with_parent()
