@@ -128,7 +128,10 @@ class Loop:
         for _ in range(_PASSES_IN_A_ROW):
             began = self._monotonic()
             done = reconcile(self._store, self._clock(), writers=self._s.writers)
-            self._metrics.seconds.observe(self._monotonic() - began)
+            took = self._monotonic() - began
+            self._metrics.seconds.observe(took)
+            if done.writes:
+                _log.info("pass", seconds=round(took, 3), writes=done.writes, failures=done.failures)
             self._metrics.failures.inc(done.failures)
             self._metrics.writes.inc(done.writes)
             self.turned = self._monotonic()

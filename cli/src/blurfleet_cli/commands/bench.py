@@ -59,6 +59,28 @@ def metrics(as_json: bool) -> None:
     click.echo(dumps(report)) if as_json else show_figures(report)
 
 
+@bench.command()
+@click.option("--nodes", default="100,1000", show_default=True, help="Fleet sizes, comma-separated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
+def scale(nodes: str, as_json: bool) -> None:
+    """Let a class revert on a real API server with simulated nodes; run it in blurfleet's checkout.
+
+    Example: blurfleet bench scale --nodes 100,1000 --json
+    """
+    from blurfleet_cli import scale_bench
+
+    try:
+        counts = tuple(int(n) for n in nodes.split(","))
+    except ValueError as error:
+        raise click.UsageError(f"--nodes takes numbers such as 100,1000, got {nodes!r}") from error
+    reports = scale_bench.run(counts, _tell)
+    if as_json:
+        click.echo(dumps(reports))
+        return
+    for report in reports:
+        show_figures(report)
+
+
 @bench.command("all")
 @click.option("--flips", type=click.IntRange(min=1), default=300, show_default=True, help="Swaps under load.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

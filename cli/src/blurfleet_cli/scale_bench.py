@@ -1,0 +1,345 @@
+"""How the operator grows: simulated nodes on a real API server, the real operator as its own process."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from blurfleet.api.kinds import Resource
+from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
+from blurfleet.api.rollout import RolloutStatus
+from blurfleet.errors import BlurfleetError, EngineTimeout
+from blurfleet.identity import digest_bytes
+from blurfleet.reasons import Reason
+from blurfleet.store.kube import KubeStore
+from blurfleet.store.kubeclient import Access, KubeClient
+from blurfleet.store.port import Ref
+from blurfleet_cli.cluster.ground import install
+from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, service_account_token
+from blurfleet_cli.cluster.kubeapi import KubeApi
+from blurfleet_cli.cluster.plane import ControlPlane
+from blurfleet_cli.cluster.processes import free_ports
+from blurfleet_cli.simulated_nodes import Script, report
+
+_THREADS = 8
+_LEASE_S = 30.0
+_POLL_S = 0.02
+_CLASS = "a100"
+_ROLLOUT = Ref(kind="EngineRollout", name="bokeh", namespace="default")
+Tell = Callable[[str], None]
+
+
+class SimulatedNodes:
+    """All nodes' status writers in one process: they answer every change of a NodeEngine, and renew Leases at rest."""
+
+    def __init__(self, access: Access) -> None:
+        self.script = Script()
+        self.store = KubeStore(KubeClient(access, connections=2 * _THREADS), manager="blurfleet-agent")
+        self.store.follow("NodeEngine")
+        self._stop = threading.Event()
+        self._work: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._queued: set[str] = set()
+        self._threads = [threading.Thread(target=self._write, daemon=True) for _ in range(_THREADS)]
+        self._threads += [threading.Thread(target=t, daemon=True) for t in (self._follow, self._beat)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._stop.set()
+        for _ in range(_THREADS):
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(5.0)
+        self.store.close()
+
+    def trip(self, names: Iterable[str], digest: str) -> float:
+        """Let nodes trip on `digest` one after another; returns when the last of them was written (monotonic)."""
+        for name in names:
+            found = self.store.get(Ref(kind="NodeEngine", name=name))
+            assert found is not None
+            status = report(found, _CLASS, Script(trips={digest}), time.time())
+            self.store.write_status(Ref(kind="NodeEngine", name=name), status)
+        return time.monotonic()
+
+    def _follow(self) -> None:
+        known: dict[str, str] = {}
+        for _ in self.store.watch(("NodeEngine",), self._stop.is_set):
+            for node in self.store.objects("NodeEngine"):
+                if known.get(node.meta.name) != node.meta.resource_version and node.meta.name not in self._queued:
+                    known[node.meta.name] = node.meta.resource_version
+                    self._queued.add(node.meta.name)
+                    self._work.put(node.meta.name)
+
+    def _write(self) -> None:
+        while (name := self._work.get()) is not None:
+            self._queued.discard(name)
+            ref = Ref(kind="NodeEngine", name=name)
+            try:
+                found = self.store.get(ref)
+                if found is None:
+                    continue
+                status = report(found, _CLASS, self.script, time.time())
+                if status != found.status:
+                    self.store.write_status(ref, status)
+            except BlurfleetError:
+                continue  # the next change brings it again
+
+    def _beat(self) -> None:
+        due: dict[str, float] = {}
+        while not self._stop.wait(0.2):
+            now = time.time()
+            for node in self.store.objects("NodeEngine"):
+                name = node.meta.name
+                if now < due.get(name, 0.0) or self._stop.is_set():
+                    continue
+                # Spread from the first beat on, as nodes that start at different times are.
+                due[name] = now + _LEASE_S * (1.0 if name in due else (hash(name) % 1000) / 1000)
+                try:
+                    self.store.beat(name, NAMESPACE, now, every_s=_LEASE_S)
+                except BlurfleetError:
+                    due[name] = now + 1.0
+
+
+class Bench:
+    """One control plane, one operator and `count` simulated nodes."""
+
+    def __init__(self, plane: ControlPlane, operator: psutil.Process, count: int, tell: Tell) -> None:
+        self.plane, self.operator, self.count, self.tell = plane, operator, count, tell
+        self.api = plane.admin()
+        self.nodes = SimulatedNodes(Access(kubeconfig=plane.kubeconfig))
+        self.names = [f"node-{i:05d}" for i in range(count)]
+
+    def run(self) -> dict[str, Any]:
+        """Return the figures."""
+        self.nodes.start()
+        try:
+            registered = self._register()
+            self._promote("good", "fp32")
+            spread = self._promote("bad", "mixed")
+            rest = self._rest()
+            reverted = self._revert()
+            memory = self.operator.memory_info().rss / 2**20
+            return {
+                "nodes": self.count,
+                **registered,
+                **spread,
+                **reverted,
+                **rest,
+                "operator_rss_mib": round(memory, 1),
+            }
+        finally:
+            self.nodes.close()
+            self.api.close()
+
+    def _register(self) -> dict[str, float]:
+        self.tell(f"{self.count} nodes join")
+        labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda n: ensure_node(self.api, n, labels), self.names[:-1]))
+        began = time.monotonic()
+        ensure_node(self.api, self.names[-1], labels)
+        self._until(lambda: len(self._reporting()) == self.count, "registered")
+        return {"last_node_registered_s": round(time.monotonic() - began, 2)}
+
+    def _reporting(self) -> list[Resource]:
+        nodes = self.nodes.store.objects("NodeEngine")
+        return [n for n in nodes if isinstance(n.status, NodeEngineStatus) and n.status.facts.runtime_version]
+
+    def _promote(self, name: str, primary: str) -> dict[str, float]:
+        self.tell(f"set {name} goes to {self.count} nodes")
+        for body in _objects(name, primary):
+            self.api.apply(body)
+        began = time.monotonic()
+        self._until(lambda: (self._status().phase, self._status().set) == ("Promoted", name), f"{name} promoted")
+        return {"set_promoted_s": round(time.monotonic() - began, 2)}
+
+    def _status(self) -> RolloutStatus:
+        found = self.nodes.store.get(_ROLLOUT)
+        assert found is not None
+        assert isinstance(found.status, RolloutStatus)
+        return found.status
+
+    def _revert(self) -> dict[str, float]:
+        self.tell("two nodes trip")
+        bad, good = _digest("mixed"), _digest("fp32")
+        arrived = _Arrivals(Access(kubeconfig=self.plane.kubeconfig), good)
+        before = self.operator.cpu_times()
+        at = self.nodes.trip(self.names[:2], bad)
+        self._until(lambda: arrived.quarantined_at > 0 and arrived.reverted(self.count), "the class reverted")
+        after = self.operator.cpu_times()
+        arrived.close()
+        used = after.user + after.system - before.user - before.system
+        return {
+            "revert_decided_s": round(arrived.quarantined_at - at, 3),
+            "last_spec_reverted_s": round(arrived.last_at - at, 3),
+            "operator_cpu_s_per_revert": round(used, 2),
+        }
+
+    def _rest(self, seconds: float = 30.0) -> dict[str, float]:
+        self.tell(f"{seconds:.0f} s at rest")
+        time.sleep(10.0)  # what the promotion left to be written is not rest
+        before, cpu = _requests(self.api), self.operator.cpu_times()
+        began = time.monotonic()
+        time.sleep(seconds)
+        took = time.monotonic() - began
+        after, now = _requests(self.api), self.operator.cpu_times()
+        by_kind = {k: after[k] - before.get(k, 0.0) for k in after if after[k] > before.get(k, 0.0)}
+        scale = 60.0 / took / self.count
+        return {
+            "requests_per_node_minute": round(sum(by_kind.values()) * scale, 3),
+            "lease_requests_per_node_minute": round(
+                sum(v for (_, what), v in by_kind.items() if what == "leases") * scale, 3
+            ),
+            "operator_cpu_share_at_rest": round((now.user + now.system - cpu.user - cpu.system) / took, 3),
+        }
+
+    def _until(self, holds: Callable[[], bool], what: str, within_s: float = 600.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not holds():
+            if time.monotonic() > deadline:
+                raise EngineTimeout(Reason.CHECK_FAILED, f"not {what} within {within_s:.0f} s", where=self.plane.url)
+            time.sleep(_POLL_S)
+
+
+class _Arrivals:
+    """When the quarantine and each reverted spec arrived on a watch of its own (monotonic seconds)."""
+
+    def __init__(self, access: Access, good: str) -> None:
+        self.store = KubeStore(KubeClient(access), manager="blurfleet-bench")
+        self.good = good
+        self.quarantined_at = self.last_at = 0.0
+        self._done: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.store.follow("NodeEngine")
+        self.store.follow("EngineQuarantine")
+        self.store.objects("NodeEngine")
+        self._thread.start()
+
+    def reverted(self, count: int) -> bool:
+        return len(self._done) == count
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(5.0)
+        self.store.close()
+
+    def _run(self) -> None:
+        for _ in self.store.watch(("NodeEngine", "EngineQuarantine"), self._stop.is_set):
+            if not self.quarantined_at and self.store.objects("EngineQuarantine"):
+                self.quarantined_at = time.monotonic()
+            for node in self.store.objects("NodeEngine"):
+                assert isinstance(node.spec, NodeEngineSpec)
+                told = node.spec.models[0].primary if node.spec.models else None
+                if told is not None and told.digest == self.good and node.meta.name not in self._done:
+                    self._done.add(node.meta.name)
+                    self.last_at = time.monotonic()
+
+
+def _requests(api: KubeApi) -> dict[tuple[str, str], float]:
+    """Return how many requests the API server answered, by verb and resource; watches and our own reading left out."""
+    found: dict[tuple[str, str], float] = {}
+    for line in str(api.call("GET", "/metrics")).splitlines():
+        if not line.startswith("apiserver_request_total{"):
+            continue
+        verb, what = (_label(line, n) for n in ("verb", "resource"))
+        if verb == "WATCH" or not what:
+            continue
+        found[verb, what] = found.get((verb, what), 0.0) + float(line.rsplit(" ", 1)[1])
+    return found
+
+
+def _label(line: str, name: str) -> str:
+    match = re.search(rf'[{{,]{name}="([^"]*)"', line)
+    return match.group(1) if match else ""
+
+
+def _digest(text: str) -> str:
+    return digest_bytes(f"scale/{text}".encode())
+
+
+def _objects(name: str, primary: str) -> list[dict[str, Any]]:
+    """Return contract, policy, a set whose best engine is `primary`, and the rollout of it, from the examples."""
+    found: dict[str, Any] = {}
+    for path in sorted(Path("examples").glob("*.yaml")):
+        for body in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            found.setdefault(body["kind"], body)
+            body["metadata"]["namespace"] = "default"
+    engines, rollout = found["EngineSet"], found["EngineRollout"]
+    engines["metadata"]["name"] = name
+    engines["spec"]["contractRef"] = found["PreprocessContract"]["metadata"]["name"]
+    kept = [v for v in engines["spec"]["variants"] if v["target"]["class"] == _CLASS]
+    for v in kept:
+        v["artifact"]["digest"] = _digest(v["precision"].lower())
+    engines["spec"]["variants"] = [v for v in kept if primary == "mixed" or v["precision"] == "FP32"]
+    rollout["metadata"]["name"] = _ROLLOUT.name
+    rollout["spec"] |= {
+        "engineSet": name,
+        "policyRef": found["QualityPolicy"]["metadata"]["name"],
+        "selector": {"classes": [_CLASS]},
+        "waves": [{"name": "all", "percent": 100}],
+        "correlation": {"nodes": 2, "window": "10m"},
+    }
+    return [found["PreprocessContract"], found["QualityPolicy"], engines, rollout]
+
+
+@contextmanager
+def _operator(plane: ControlPlane, folder: Path) -> Iterator[psutil.Process]:
+    api = plane.admin()
+    token = service_account_token(api, NAMESPACE, OPERATOR)
+    api.close()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("BLURFLEET_", "KUBECONFIG"))}
+    env |= {
+        "BLURFLEET_KUBECONFIG": str(plane.write_kubeconfig(folder / "operator.kubeconfig", token)),
+        "BLURFLEET_HEALTH_ADDRESS": f"127.0.0.1:{free_ports(1)[0]}",
+        "BLURFLEET_METRICS_PORT": "0",
+    }
+    with (folder / "operator.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "blurfleet_cli", "operator"], env=env, stdout=log, stderr=log)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+def run(counts: tuple[int, ...], tell: Tell) -> list[dict[str, Any]]:
+    """Measure each fleet size on a fresh control plane; returns one flat report each. Raises BlurfleetError.
+
+    Times are in seconds as seen on a watch; `load_average` says how quiet the machine was before.
+    """
+    reports = []
+    for count in counts:
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory(prefix="blurfleet-scale-") as folder:
+            root = Path(folder)
+            with ControlPlane(root / "plane", tell=tell) as plane:
+                api = plane.admin()
+                install(api, tell=tell)
+                api.close()
+                with _operator(plane, root) as operator:
+                    measured = Bench(plane, operator, count, tell).run()
+        reports.append({**measured, "cpus": os.cpu_count(), "load_average": round(load, 2)})
+    return reports
