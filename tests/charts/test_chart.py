@@ -14,8 +14,11 @@ import yaml
 from helm_python import Chart
 
 from blurfleet.api.nodeengine import DEVICE_CLASSES
+from blurfleet_agent.settings import AgentSettings
 from blurfleet_cli.cluster.ground import render_ground
+from blurfleet_cli.commands.forge import build
 from blurfleet_operator.settings import OperatorSettings
+from blurfleet_preprocess.settings import GatewaySettings
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/blurfleet"
@@ -131,6 +134,30 @@ def test_engines_are_built_on_a_node_of_their_class() -> None:
     orin = next(c for c in yaml.safe_load((CHART / "values.yaml").read_text())["nodeClasses"] if "orin" in c["name"])
     assert job["spec"]["template"]["spec"]["nodeSelector"] == orin["nodeSelector"]
     assert job["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
+
+
+def test_the_forge_pushes_where_the_agents_read_with_credentials_of_their_own() -> None:
+    values = {"forge": {**FORGE["forge"], "credentialsSecret": "writer"}, "agent": {"credentialsSecret": "reader"}}
+    found = dict(pods(render(values)))
+    forge = next(pod["containers"][0] for name, pod in found.items() if "forge" in name)
+    agent, gateway = found["blurfleet-agent-a100"]["containers"]
+    for container, secret in ((forge, "writer"), (agent, "reader")):
+        assert {"name": "BLURFLEET_ARTIFACTS", "value": "s3://engines/bokeh"} in container["env"]
+        assert container["envFrom"] == [{"secretRef": {"name": secret}}]
+    assert "envFrom" not in gateway
+    assert "envFrom" not in dict(pods(render()))["blurfleet-agent-a100"]["containers"][0]
+    push = next(option for option in build.params if option.name == "push")
+    assert push.envvar == "BLURFLEET_ARTIFACTS"
+
+
+def test_agents_and_gateways_are_started_with_settings_they_know() -> None:
+    agent, gateway = dict(pods(render()))["blurfleet-agent-a100"]["containers"]
+    for container, model in ((agent, AgentSettings), (gateway, GatewaySettings)):
+        given = {e["name"].removeprefix("BLURFLEET_").lower() for e in container["env"]}
+        assert given <= model.model_fields.keys()
+    hosts = {e["name"]: e for c in (agent, gateway) for e in c["env"] if e["name"].endswith("_HOST")}
+    assert hosts["BLURFLEET_METRICS_HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert hosts["BLURFLEET_GATEWAY_HOST"]["value"] == "0.0.0.0"
 
 
 def test_monitoring_is_off_until_asked_for() -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from blurfleet.artifacts import file_path
 from blurfleet.errors import InvalidInput
+from blurfleet.identity import digest_file
 from blurfleet.reasons import Reason
 from blurfleet_cli.commands.forge import forge
 
@@ -29,6 +32,31 @@ def test_build_of_one_set_names_its_files_and_reuses_what_is_there(built: Any) -
     assert body["facts"]["sets"] == {"bokeh-mixed": str(built.out / "sets" / "bokeh-mixed.yaml")}
     assert (body["facts"]["built"], body["facts"]["reused"]) == (0, 4)
     assert [v["precision"] for v in body["facts"]["variants"]["bokeh-mixed"]] == ["FP32", "Mixed", "FP32", "Mixed"]
+
+
+def test_a_build_that_is_pushed_names_every_blob_where_it_lies_now(
+    built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = (tmp_path / "shared").as_uri()
+    monkeypatch.setenv("BLURFLEET_ARTIFACTS", place)
+    args = ("build", RECIPE, "--out", str(built.out), "--only", "bokeh-mixed")
+    first, again = answer(*args), answer(*args)
+    text = (tmp_path / "shared" / "sets" / "bokeh-mixed.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]
+    blobs = [spec["golden"], *(v[part] for v in spec["variants"] for part in ("artifact", "buildRecord"))]
+    for blob in blobs:
+        assert blob["uri"].startswith(f"{place}/blobs/sha256/")
+        assert digest_file(file_path(blob["uri"])) == blob["digest"]
+    records = [json.loads(file_path(v["buildRecord"]["uri"]).read_bytes()) for v in spec["variants"]]
+    for file in (f for record in records for f in record["serving"]["supportFiles"]):
+        assert digest_file(file_path(file["uri"])) == file["digest"]
+        assert file["uri"].startswith(place)
+    assert first["facts"]["pushed"]["documents"] == [f"{place}/contract.yaml", f"{place}/sets/bokeh-mixed.yaml"]
+    sent = first["facts"]["pushed"]["sent"]
+    assert sent >= len({b["digest"] for b in blobs})
+    assert (again["facts"]["pushed"]["sent"], again["facts"]["pushed"]["found"]) == (0, sent)
+    monkeypatch.delenv("BLURFLEET_ARTIFACTS")
+    assert answer(*args)["facts"]["pushed"] == {"documents": [], "sent": 0, "found": 0}
 
 
 def test_a_set_that_the_recipe_lacks_is_refused_by_name(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from blurfleet.api.contract import ContractStatus
 from blurfleet.api.engineset import Blob, EngineSetSpec, EngineSetStatus, Variant
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta
+from blurfleet.artifacts import Location
 from blurfleet.errors import InvalidInput
 from blurfleet.identity import digest_bytes
 from blurfleet.reasons import Reason
@@ -20,6 +21,7 @@ from blurfleet_forge.artifacts import Artifacts, write_atomic
 from blurfleet_forge.backends.base import Backend
 from blurfleet_forge.backends.registry import backend_for
 from blurfleet_forge.golden import pack
+from blurfleet_forge.push import Pusher
 from blurfleet_forge.recipe import BuildTarget, Recipe, Reduced, SetPlan, Stem, load_recipe
 from blurfleet_forge.variants import Form, build_variant, form_key
 from blurfleet_forge.workpiece import Workpiece, forge_digest
@@ -33,7 +35,10 @@ def _silent(_what: str, _done: int, _total: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """What a build left behind: YAML paths by set name, the contract's YAML, engines made and reused, seconds."""
+    """What a build left behind: YAML paths by set name, the contract's YAML, engines made and reused, seconds.
+
+    `pushed` are the addresses of the YAML files where they were pushed, `sent` and `found` count the blobs there.
+    """
 
     sets: dict[str, Path]
     contract: Path
@@ -41,6 +46,9 @@ class BuildResult:
     reused: int
     seconds: float
     variants: dict[str, tuple[Variant, ...]] = field(default_factory=dict)
+    pushed: tuple[str, ...] = ()
+    sent: int = 0
+    found: int = 0
 
 
 def build_all(
@@ -49,19 +57,21 @@ def build_all(
     *,
     size: int | None = None,
     only: Collection[str] | None = None,
+    push: Location | None = None,
     progress: Progress = _silent,
     now: Callable[[], float] = time.time,
 ) -> BuildResult:
     """Build the sets of `recipe_path` (all, or those named in `only`) at `size` pixels into `out`.
 
     `progress(what, done, total)` is called before each engine and once at the end. Work whose inputs are unchanged is
-    taken from `out`. Raises InvalidInput for a wrong recipe or name, EngineError where an engine cannot be built or a
-    committed map does not hold on the held-out frames.
+    taken from `out`. With `push` every blob is brought there, the sets name them by their addresses there, and the YAML
+    files follow under their own names. Raises StoreError where that place refuses, InvalidInput for a wrong recipe or
+    name, EngineError where an engine cannot be built or a committed map does not hold on the held-out frames.
     """
     start = time.monotonic()
     recipe = load_recipe(recipe_path, size=size)
     plans = _selected(recipe, only)
-    shop = _Shop(recipe, recipe_path, Artifacts(out), now)
+    shop = _Shop(recipe, recipe_path, Artifacts(out), push or Location(), now)
     jobs = [(plan, form) for plan in plans for form in _forms(recipe, plan)]
     variants: dict[str, list[Variant]] = {p.name: [] for p in plans}
     for i, (plan, form) in enumerate(jobs):
@@ -69,6 +79,7 @@ def build_all(
         variants[plan.name].append(shop.variant(form))
     paths = {p.name: shop.write_set(p, tuple(variants[p.name])) for p in plans}
     contract = shop.write_contract()
+    pushed = shop.push_texts([contract, *paths.values()]) if push else ()
     progress("done", len(jobs), len(jobs))
     return BuildResult(
         sets=paths,
@@ -77,6 +88,9 @@ def build_all(
         reused=shop.reused,
         seconds=time.monotonic() - start,
         variants={name: tuple(v) for name, v in variants.items()},
+        pushed=pushed,
+        sent=shop.pusher.sent,
+        found=shop.pusher.found,
     )
 
 
@@ -97,7 +111,10 @@ def _forms(recipe: Recipe, plan: SetPlan) -> list[Form]:
 class _Shop:
     """One build run: the workpiece, the artifacts, and counts of what was made or found."""
 
-    def __init__(self, recipe: Recipe, recipe_path: Path, artifacts: Artifacts, now: Callable[[], float]) -> None:
+    def __init__(
+        self, recipe: Recipe, recipe_path: Path, artifacts: Artifacts, at: Location, now: Callable[[], float]
+    ) -> None:
+        self.pusher = Pusher(artifacts, at)
         self._piece = Workpiece(recipe)
         self._recipe_path = recipe_path
         self._artifacts = artifacts
@@ -111,18 +128,18 @@ class _Shop:
         known = self._artifacts.recall(key)
         if known is not None:
             self.reused += 1
-            return Variant.model_validate(known)
+            return self.pusher.variant(Variant.model_validate(known))
         made = build_variant(self._piece, form, backend, self._artifacts, self._recipe_path, self._now)
         self._artifacts.remember(key, made.wire(), (made.artifact.digest, made.build_record.digest))
         self.built += 1
-        return made
+        return self.pusher.variant(made)
 
     def write_set(self, plan: SetPlan, variants: tuple[Variant, ...]) -> Path:
         recipe = self._piece.recipe
         spec = EngineSetSpec(
             model=recipe.model,
             contract_ref=recipe.contract_name,
-            golden=self._golden(plan.stem),
+            golden=self.pusher.blob(self._golden(plan.stem)),
             profile=self._piece.profile(),
             variants=variants,
         )
@@ -134,6 +151,10 @@ class _Shop:
         name = self._piece.recipe.contract_name
         made = Resource(kind="PreprocessContract", meta=_meta(name), spec=spec, status=ContractStatus())
         return self._write(self._artifacts.out / "contract.yaml", made)
+
+    def push_texts(self, paths: Iterable[Path]) -> tuple[str, ...]:
+        out = self._artifacts.out
+        return tuple(self.pusher.document(path, str(path.relative_to(out))) for path in paths)
 
     def _backend(self, target: BuildTarget) -> Backend:
         return backend_for(target.runtime, self._recipe_path.resolve().parent.parent / "templates")

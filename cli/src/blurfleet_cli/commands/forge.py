@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,23 +38,35 @@ def forge() -> None:
 @RECIPE
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/forge"), show_default=True)
 @click.option("--only", multiple=True, metavar="SET", help="Build this set only; may be repeated.")
+@click.option(
+    "--push",
+    metavar="URI",
+    envvar="BLURFLEET_ARTIFACTS",
+    help="Bring artifacts there, https:// or s3:// or file://; the sets name them there. [env: BLURFLEET_ARTIFACTS]",
+)
 @SIZE
 @JSON
-def build(recipe: Path, out: Path, only: tuple[str, ...], size: int | None, as_json: bool) -> None:
+def build(recipe: Path, out: Path, only: tuple[str, ...], push: str | None, size: int | None, as_json: bool) -> None:
     """Build every engine set of RECIPE into --out; what is unchanged since last time is reused.
+
+    Credentials for --push come from the environment: AWS_ variables, or BLURFLEET_ARTIFACTS_TOKEN for https.
 
     Example: blurfleet forge build model_repo/bokeh-u2netp/recipe.yaml --only bokeh-mixed --json
     """
+    from blurfleet.artifacts import Location
     from blurfleet_forge.build import build_all
 
+    at = Location(uri=push, token=os.environ.get("BLURFLEET_ARTIFACTS_TOKEN", "")) if push else None
+
     with _progress(shown=not as_json) as report:
-        result = build_all(recipe, out, size=size, only=only, progress=report)
+        result = build_all(recipe, out, size=size, only=only, push=at, progress=report)
     facts = {
         "sets": {name: str(path) for name, path in result.sets.items()},
         "contract": str(result.contract),
         "built": result.built,
         "reused": result.reused,
         "seconds": round(result.seconds, 2),
+        "pushed": {"documents": list(result.pushed), "sent": result.sent, "found": result.found},
         "variants": {name: [v.wire() for v in variants] for name, variants in result.variants.items()},
     }
     if as_json:
@@ -66,6 +79,10 @@ def build(recipe: Path, out: Path, only: tuple[str, ...], size: int | None, as_j
             table.add_row(name, v.name, v.precision, mebibytes, v.artifact.digest[:19])
     Console().print(table)
     click.echo(f"{result.built} engines built, {result.reused} reused, {result.seconds:.1f} s, in {out}")
+    if push:
+        click.echo(f"{result.sent} blobs sent to {push}, {result.found} were there")
+        for uri in result.pushed:
+            click.echo(f"  {uri}")
 
 
 @forge.command()
