@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,9 @@ def node(
     )
 
 
-def standing(view: NodeView, *, tripped: tuple[str, ...] = (), paused: bool = False) -> Standing:
+def standing(
+    view: NodeView, *, tripped: tuple[str, ...] = (), paused: bool = False, drained: tuple[NodeView, ...] = ()
+) -> Standing:
     scene = Scene(
         model="bokeh",
         attempt="u/1/",
@@ -50,17 +53,25 @@ def standing(view: NodeView, *, tripped: tuple[str, ...] = (), paused: bool = Fa
         digests={"a100": frozenset({WANT})},
         now=NOW,
     )
-    return Standing(scene=scene, reached=(view,), wanted={"a100-0": WANT}, tripped=tripped, paused=paused)
+    reached = () if view in drained else (view,)
+    return Standing(
+        scene=scene, reached=reached, wanted={"a100-0": WANT}, tripped=tripped, paused=paused, drained=drained
+    )
 
 
 FAILED = {"phase": "GoldenFailed", "reason": "MaxAbsErrorExceeded"}
+SAME_CLASS = replace(node(), name="a100-1")
+OTHER_CLASS = replace(node(), name="orin-0", spec=NodeEngineSpec(device_class="jetson-orin"))
 SHADOW = {"phase": "Shadowing", "reason": "Shadowing", "samples_required": 20}
 
 TABLE: list[Any] = [
     pytest.param({}, {}, None, id="golden frames are running"),
     pytest.param({"serves": True}, {}, None, id="the node serves it"),
     pytest.param({}, {"tripped": ("a100-0",)}, Reason.HOLD_TRIPPED, id="a node tripped"),
-    pytest.param({**FAILED, "oracle_passed": False}, {}, Reason.HOLD_NODE_SUSPECT, id="engine and oracle fail"),
+    pytest.param(
+        {}, {"drained": (OTHER_CLASS,)}, Reason.HOLD_NODE_SUSPECT, id="a drained node has no healthy one of its class"
+    ),
+    pytest.param({}, {"drained": (SAME_CLASS,)}, None, id="a drained node has a healthy one of its class beside it"),
     pytest.param(FAILED, {}, Reason.ORACLE_UNAVAILABLE, id="the engine fails and the oracle did not run"),
     pytest.param({"phase": "Failed", "reason": "LoadFailed"}, {}, Reason.BLOCKED_BY_FAILED_LOAD, id="it does not load"),
     pytest.param(
@@ -93,8 +104,8 @@ TABLE: list[Any] = [
     ),
     # Order.
     pytest.param(
-        {**FAILED, "oracle_passed": False},
-        {"tripped": ("a100-0",)},
+        {},
+        {"tripped": ("a100-0",), "drained": (OTHER_CLASS,)},
         Reason.HOLD_TRIPPED,
         id="a trip before a suspect node",
     ),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from simulated_fleet import Fleet, Script, digest, policy_spec, resource
 
+from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.errors import AdmissionRefused
 from blurfleet.reasons import Reason
+from blurfleet.store.port import Ref
 from blurfleet_operator.controller import settle
+from blurfleet_operator.inventory import register
+from blurfleet_operator.settings import ClassRule
 
 
 @pytest.fixture
@@ -169,16 +175,97 @@ def test_doubt_holds_and_neither_promotes_nor_reverts(fleet: Fleet, script: Scri
     fleet.until(lambda: fleet.status().phase == "Promoted")
 
 
-def test_a_suspect_node_holds_the_rollout_and_quarantines_nothing(fleet: Fleet) -> None:
+BROKEN = Script(golden={("orin-0", digest("mixed-jetson-orin")): "oracle fails"}, rotten=frozenset({"orin-0"}))
+
+
+def went_out(fleet: Fleet) -> bool:
+    return (fleet.status().set, fleet.status().outcome) == ("mixed", "Promoted")
+
+
+def test_a_suspect_node_is_drained_named_and_the_others_go_on_without_it(fleet: Fleet) -> None:
     fleet.set("mixed", precision="Mixed")
-    fleet.script = Script(
-        golden={("orin-0", digest("mixed-jetson-orin")): "oracle fails"}, rotten=frozenset({"orin-0"})
-    )
-    fleet.change(engine_set="mixed")
-    fleet.tick(10)
-    assert fleet.said("Progressing") == ("False", "HoldNodeSuspect")
+    fleet.script = BROKEN
+    waves = [{"name": "canary", "percent": 50}, {"name": "all", "percent": 100}]
+    fleet.change(engine_set="mixed", waves=waves)
+    fleet.until(lambda: went_out(fleet))
+    assert fleet.all_serve() == {"a100-0": "mixed/Primary", "orin-0": "fp32/Primary", "orin-1": "mixed/Primary"}
+    assert (fleet.status().drained, fleet.status().nodes) == (("orin-0",), "2/2")
+    assert fleet.said("NodesHealthy") == ("False", "NodeSuspect")
     assert fleet.quarantined() == set()
-    assert fleet.serves("orin-0") == "fp32/Primary"
+    assert fleet.status().reverted_classes == ()
+    assert fleet.reasons().count("NodeSuspect") == 1
+
+
+def test_a_class_of_which_every_node_is_suspect_holds_the_rollout(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    bad = {(n, digest("mixed-jetson-orin")): "oracle fails" for n in ("orin-0", "orin-1")}
+    fleet.script = Script(golden=bad, rotten=frozenset({"orin-0", "orin-1"}))
+    fleet.change(engine_set="mixed")
+    fleet.tick(20)
+    assert fleet.said("Progressing") == ("False", "HoldNodeSuspect")
+    assert fleet.status().drained == ("orin-0", "orin-1")
+    assert fleet.status().outcome == ""
+    assert fleet.quarantined() == set()
+    assert fleet.serves("orin-0") == fleet.serves("orin-1") == "fp32/Primary"
+
+
+def test_a_named_canary_that_is_suspect_holds_rather_than_let_the_next_wave_begin_unseen(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = BROKEN
+    waves = [{"name": "canary", "nodes": ["orin-0"]}, {"name": "all", "percent": 100}]
+    fleet.change(engine_set="mixed", waves=waves)
+    fleet.tick(20)
+    assert fleet.said("Progressing") == ("False", "HoldNodeSuspect")
+    assert fleet.serves("orin-1") == "fp32/Primary"
+
+
+def test_a_drained_node_that_passes_in_a_new_attempt_takes_part_again(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = BROKEN
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: went_out(fleet))
+    fleet.script = Script()
+    fleet.ops(retry="mended")
+    fleet.until(lambda: fleet.serves("orin-0") == "mixed/Primary")
+    fleet.until(lambda: went_out(fleet))
+    assert (fleet.status().drained, fleet.status().nodes) == ((), "3/3")
+    assert fleet.said("NodesHealthy") == ("True", "Serving")
+
+
+def test_a_drained_node_does_not_count_among_those_that_run_the_engine(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = BROKEN
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: went_out(fleet))
+    fleet.script = replace(BROKEN, live={("orin-1", digest("mixed-jetson-orin")): "DEERExceeded"})
+    fleet.until(lambda: fleet.serves("orin-1") == "fp32/Primary")
+    assert fleet.status().reverted_classes == ("jetson-orin",)
+
+
+def test_a_node_moved_to_another_class_is_told_nothing_and_then_proves_engines_of_that_class(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.promote("mixed")
+    old = fleet.store.get(Ref(kind="NodeEngine", name="orin-1"))
+    node = {"metadata": {"name": "orin-1", "uid": "u", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100"}}}
+    rule = ClassRule(device_class="a100", labels={"nvidia.com/gpu.product": "*A100*"})
+    (moved,) = register([node], [old], (rule,))
+    assert moved.resource.spec == NodeEngineSpec(device_class="a100")
+    fleet.store.apply(moved.resource)
+    seen: list[tuple[str, str]] = []
+
+    def back() -> bool:
+        told = fleet.spec("orin-1")
+        if told is not None:
+            engines = (told.primary.variant if told.primary else "", told.candidate.variant if told.candidate else "")
+            if engines not in seen:
+                seen.append(engines)
+        return fleet.serving_digest("orin-1") == digest("mixed-a100")
+
+    fleet.until(back)
+    fp32, mixed = "net-fp32-a100-fp32", "mixed-a100-a100-mixed"
+    assert seen[0] == ("", fp32)
+    assert seen[-1] == (mixed, "")
+    assert {engine for pair in seen for engine in pair} == {"", fp32, mixed}
 
 
 def test_bad_weights_go_back_to_known_good_without_blaming_a_precision(fleet: Fleet) -> None:

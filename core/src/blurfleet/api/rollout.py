@@ -111,6 +111,7 @@ class RolloutStatus(Model):
 
     `outcome` is how the attempt ended ("" while it runs) and stays until another set or a retry; `phase` is what a
     person is shown and follows from it and from what is observed. `known_good` is newest first, per class.
+    `drained` are nodes that are suspect and take no part.
     `gate_opened` is the index of the wave whose gate and soak `ops.promote` opened, -1 for none.
     """
 
@@ -134,5 +135,6 @@ class RolloutStatus(Model):
     acted: Ops = Ops()
     last_known_good: str = ""
     reverted_classes: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
     trips: tuple[TripNote, ...] = Field(default=(), max_length=100)
     conditions: tuple[Condition, ...] = ()

@@ -80,7 +80,7 @@ def headline(shown: Shown) -> tuple[Phase, Finding]:
         return "Promoted", held or Finding(
             reason=Reason.PROMOTED, message=f"set {status.set} is served by {status.nodes} nodes"
         )
-    if not shown.standing.reached:
+    if not shown.standing.reached and not shown.standing.drained:
         return "Pending", Finding(reason=Reason.NO_NODES_SELECTED, message="the selector and wave match no node")
     if shown.deadline_left <= 0:
         detail = f": {held.message}" if held else ""
@@ -153,6 +153,7 @@ def _facts(shown: Shown, phase: Phase, head: Finding) -> list[tuple[str, Conditi
         ("Promoted", "True" if promoted and not shown.begins else "False", *_of(head if promoted else because)),
         _fallback_ready(shown),
         _reachable(shown),
+        _healthy(shown),
         _conclusive(shown),
     ]
 
@@ -202,6 +203,13 @@ def _reachable(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
     if not shown.selected:
         return kind, "Unknown", Reason.NO_NODES_SELECTED, "the selector matches no node"
     return kind, "True", Reason.SERVING, f"heard from {len(shown.selected)} nodes"
+
+
+def _healthy(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
+    kind, names = "NodesHealthy", ", ".join(n.name for n in shown.standing.drained)
+    if names:
+        return kind, "False", Reason.NODE_SUSPECT, f"drained: {names}; every FP32 engine fails golden frames there"
+    return kind, "True", Reason.SERVING, "no node is suspect"
 
 
 def _conclusive(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:

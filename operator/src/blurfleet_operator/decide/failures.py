@@ -129,11 +129,13 @@ def tripped_nodes(scene: Scene, notes: Iterable[TripNote]) -> tuple[str, ...]:
 def correlated(scene: Scene, notes: Iterable[TripNote], rule: Correlation, device_class: str) -> ClassFailure | None:
     """Return the class's failure once min(k, nodes of the class running the digest) tripped within the window."""
     mine = [t for t in notes if t.device_class == device_class]
+    drained = {n.name for n in suspects(scene)}
     for digest in sorted({t.digest for t in mine}):
         trips = [t for t in mine if t.digest == digest]
         newest = max(instant(t.at) or scene.now for t in trips)
         near = {t.node: t for t in trips if newest - (instant(t.at) or scene.now) <= seconds(rule.window)}
-        running = {n.name for n in scene.of_class(device_class) if _runs(scene, n, digest)} | set(near)
+        # A drained node tests nothing any more: waiting for its trip would keep the others on a bad engine.
+        running = {n.name for n in scene.of_class(device_class) if _runs(scene, n, digest)} - drained | set(near)
         needed = min(rule.nodes, len(running))
         if len(near) >= needed:
             names = ", ".join(sorted(near))
@@ -184,6 +186,20 @@ def golden_failure(scene: Scene, device_class: str) -> ClassFailure | None:
             )
             return ClassFailure(device_class=device_class, reason=Reason.GOLDEN_FAILED, message=message)
     return None
+
+
+def suspects(scene: Scene) -> tuple[NodeView, ...]:
+    """Return the nodes on which every FP32 engine fails golden frames: the device is at fault, and no engine is blamed.
+
+    Where the known-good set's FP32 passes on the node it is the new set that is bad, which `golden_failure` sees.
+    """
+    found = []
+    for node in scene.nodes:
+        candidate = scene.judged(node)
+        failed = candidate is not None and candidate.phase == "GoldenFailed" and candidate.oracle_passed is False
+        if failed and not _healthy_elsewhere(scene, node):
+            found.append(node)
+    return tuple(found)
 
 
 def _healthy_elsewhere(scene: Scene, node: NodeView) -> bool:

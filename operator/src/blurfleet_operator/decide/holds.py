@@ -23,6 +23,7 @@ class Standing:
     wanted: dict[str, str]
     tripped: tuple[str, ...]
     paused: bool
+    drained: tuple[NodeView, ...] = ()
 
     def serves(self, node: NodeView) -> bool:
         """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
@@ -49,13 +50,17 @@ def tripped(standing: Standing) -> Finding | None:
 
 
 def suspects(standing: Standing) -> Finding | None:
-    """No node fails golden frames with its oracle as well: that is the node, not the engine."""
-    return _first(
-        standing,
-        lambda c: c.phase == "GoldenFailed" and c.oracle_passed is False,
-        Reason.HOLD_NODE_SUSPECT,
-        "engine and oracle both fail golden frames; look at the node",
-    )
+    """Beside drained nodes a healthy one of the class is reached: where all are suspect it may be the set after all."""
+    for device_class in sorted({n.device_class for n in standing.drained}):
+        if any(n.device_class == device_class for n in standing.reached):
+            continue
+        names = ", ".join(n.name for n in standing.drained if n.device_class == device_class)
+        message = (
+            f"engine and oracle both fail golden frames on {names} and no other {device_class} node is in the wave; "
+            f"look at the nodes, and at {standing.scene.set_name}"
+        )
+        return Finding(reason=Reason.HOLD_NODE_SUSPECT, message=message)
+    return None
 
 
 def preprocessing(standing: Standing) -> Finding | None:

@@ -35,11 +35,16 @@ class Step:
     quarantines: tuple[QuarantineSpec, ...] = ()
 
     @property
+    def fit(self) -> tuple[NodeView, ...]:
+        """Return the selected nodes without the drained ones: those that waves are made of."""
+        return tuple(n for n in self.selected if n.name not in self.status.drained)
+
+    @property
     def reached(self) -> tuple[NodeView, ...]:
         """Return the nodes the attempt has come to."""
         spec = self.obs.rollout.spec
         index = len(spec.waves) - 1 if self.status.outcome == "Promoted" else self.status.wave_index
-        names = waves.reached(spec.waves, index, self.selected)
+        names = waves.reached(spec.waves, index, self.fit)
         return tuple(n for n in self.selected if n.name in names)
 
     def scene(self) -> failures.Scene:
@@ -68,6 +73,7 @@ class Step:
             wanted=wanted,
             tripped=failures.tripped_nodes(scene, self.status.trips),
             paused=self.obs.rollout.spec.paused,
+            drained=tuple(n for n in self.selected if n.name in self.status.drained),
         )
 
 
@@ -147,11 +153,22 @@ def _fail(step: Step) -> Step:
             words = f"{note.node} tripped on {note.digest}: {note.reason}"
             step = _with(step, say=Said(reason=Reason.TRIPPED, message=words, type="Warning"))
     step = _with(step, trips=trips)
+    step = _drain(step, scene)
     rule = step.obs.rollout.spec.correlation
     already = step.status.reverted_classes
     for failure in failures.class_failures(scene, trips, rule, step.obs.quarantines, already):
         step = _revert(step, failure, scene.rollout)
     return step
+
+
+def _drain(step: Step, scene: failures.Scene) -> Step:
+    """Take suspect nodes out of the waves; one that passes again, or in a new attempt, comes back by itself."""
+    names = tuple(sorted(n.name for n in failures.suspects(scene)))
+    for name in names:
+        if name not in step.status.drained:
+            words = f"{name} is drained: engine and oracle both fail golden frames there; no engine is blamed"
+            step = _with(step, say=Said(reason=Reason.NODE_SUSPECT, message=words, type="Warning"))
+    return _with(step, drained=names)
 
 
 def _revert(step: Step, failure: failures.ClassFailure, rollout: str) -> Step:
@@ -192,7 +209,7 @@ def _progress(step: Step, standing: holds.Standing) -> Step:
     """Note when more nodes serve than before: the deadline counts from there."""
     serving = sum(standing.serves(n) for n in standing.reached)
     before = int(step.status.nodes.split("/")[0])
-    total = len(waves.covered(step.obs.rollout.spec.waves, step.selected))
+    total = len(waves.covered(step.obs.rollout.spec.waves, step.fit))
     moved = timestamp(step.now) if serving > before else step.status.progress_at
     return _with(step, nodes=f"{serving}/{total}", tripped=len(standing.tripped), progress_at=moved)
 
