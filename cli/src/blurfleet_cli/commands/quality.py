@@ -120,7 +120,8 @@ def load_pair(file: Path) -> tuple[Any, Any]:
         raise
     except Exception as error:
         # A damaged archive surfaces as whatever zipfile, zlib or numpy's header parser happens to raise.
-        raise InvalidInput(Reason.UNPARSEABLE, f"not a readable npz: {str(error).split('. ')[0]}", where=where) from error
+        cause = str(error).split(". ")[0]
+        raise InvalidInput(Reason.UNPARSEABLE, f"not a readable npz: {cause}", where=where) from error
 
 
 def _table(body: dict[str, Any]) -> str:
