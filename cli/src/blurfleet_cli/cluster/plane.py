@@ -44,6 +44,14 @@ _LOOPS = (
     "validatingadmissionpolicy-status-controller",
 )
 
+# Who asked for what and whether it was allowed, not what was said; administrators and the plane itself are no matter.
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
+
 
 class PlaneFile(Model):
     """What `start` chose, so that another process can find and restart it."""
@@ -57,10 +65,14 @@ class PlaneFile(Model):
 
 
 class ControlPlane:
-    """A control plane in the folder `root`. Use as a context manager: started on entry, stopped and removed on exit."""
+    """A control plane in the folder `root`. Use as a context manager: started on entry, stopped and removed on exit.
 
-    def __init__(self, root: Path, *, tell: Callable[[str], None] = lambda _: None) -> None:
+    With `audit` what each ServiceAccount asks is kept, a line of JSON a request, in `audit_log`.
+    """
+
+    def __init__(self, root: Path, *, tell: Callable[[str], None] = lambda _: None, audit: bool = False) -> None:
         self.root = root.resolve()
+        self._audit = audit
         self._tell = tell
         self._programs: Programs | None = None
 
@@ -85,6 +97,11 @@ class ControlPlane:
     def authority(self) -> Path:
         """Return the certificate that clients trust."""
         return self.root / "certs/apiserver.crt"
+
+    @property
+    def audit_log(self) -> Path:
+        """Return where requests are kept."""
+        return self.root / "logs/audit.jsonl"
 
     @property
     def plan(self) -> PlaneFile:
@@ -170,6 +187,7 @@ class ControlPlane:
             ["openssl", "genrsa", "-out", str(self.root / "sa.key"), "2048"], check=True, capture_output=True
         )
         write_atomic(self.root / "tokens.csv", f"{plan.token},admin,admin,system:masters\n".encode(), mode=0o600)
+        write_atomic(self.root / "audit.yaml", yaml.safe_dump(_AUDIT).encode())
         write_atomic(self.root / "plane.json", json.dumps(plan.wire()).encode(), mode=0o600)
 
     def _launch(self, name: str) -> None:
@@ -210,6 +228,7 @@ class ControlPlane:
                 "--service-cluster-ip-range=10.0.0.0/24",
                 "--allow-privileged=true",
                 "--disable-admission-plugins=ServiceAccount",
+                *self._auditing(),
             ]
         return [
             str(programs.controllers),
@@ -221,6 +240,11 @@ class ControlPlane:
             f"--cert-dir={self.root / 'certs'}",
             "--leader-elect=false",
         ]
+
+    def _auditing(self) -> list[str]:
+        if not self._audit:
+            return []
+        return [f"--audit-policy-file={self.root / 'audit.yaml'}", f"--audit-log-path={self.audit_log}"]
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + _READY_S
