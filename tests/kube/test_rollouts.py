@@ -250,6 +250,10 @@ def test_a_node_not_heard_from_leaves_the_rollout_partial_and_is_never_promoted_
     fleet.change(engineSet="next")
     fleet.wait_phase("Holding", "PartialFleet")
     assert fleet.wanted("b") == fleet.digest("good-a100")
+    fleet.until(lambda: fleet.node("b").status.connected == "Unknown", what="doubted")
+    ready = fleet.node("b").status.models[0].conditions
+    assert {(c.status, c.reason.value) for c in ready} == {("Unknown", "StaleHeartbeat")}
+    assert fleet.serving("b") == ("good", "Primary", "Mixed")
     started["b"].script.silent = False
     fleet.wait_promoted("bokeh", "next")
 

@@ -6,6 +6,7 @@ the writing to many nodes is spread over threads.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ import structlog
 
 from blurfleet.errors import BlurfleetError, StoreError
 from blurfleet.store.kube import KubeStore
+from blurfleet.store.port import Ref
+from blurfleet_operator.decide.silence import doubted
 from blurfleet_operator.inventory import register
 from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import WATCHED
@@ -25,6 +28,7 @@ FED = (*WATCHED, "QualityRun", "Node")
 _PASSES_IN_A_ROW = 8
 _LONGEST_REST_S = 1.0
 _AWAY_S = 1.0
+_AGAIN_S = 2.0
 _log = structlog.get_logger("blurfleet.operator")
 
 
@@ -92,7 +96,9 @@ class Loop:
         try:
             self._freshen()
             self._register()
+            self._doubt_silent()
             done = self._settle()
+            self._store.settle_events()
         except StoreError as error:
             self._metrics.away.inc()
             _log.warning("store is away", reason=error.reason.value, message=error.message)
@@ -102,7 +108,8 @@ class Loop:
             self._metrics.failures.inc()
             _log.exception("pass failed")
             return _AWAY_S
-        return min(self._s.resync_s, done.requeue_after)
+        again = random.uniform(0.5, 1.0) * _AGAIN_S if done.failures else self._s.resync_s
+        return min(again, done.requeue_after)
 
     def _freshen(self) -> None:
         """List everything anew where changes may have been missed: at the start, after an outage, now and then."""
@@ -123,6 +130,21 @@ class Loop:
                 _log.warning("node not registered", node=found.resource.meta.name, error=str(error))
                 continue
             _log.info("node registered", node=found.resource.meta.name, why=found.why)
+
+    def _doubt_silent(self) -> None:
+        """Say of nodes that are not heard from that nothing is known: their agents cannot."""
+        now = self._clock()
+        for node in self._store.objects("NodeEngine"):
+            status = doubted(node, now)
+            if status is None:
+                continue
+            try:
+                self._store.write_status(Ref(kind=node.kind, name=node.meta.name), status)
+            except BlurfleetError as error:
+                self._metrics.failures.inc()
+                _log.warning("node not marked", node=node.meta.name, error=str(error))
+                continue
+            _log.warning("node is silent", node=node.meta.name, heartbeat=status.heartbeat)
 
     def _settle(self) -> Pass:
         for _ in range(_PASSES_IN_A_ROW):

@@ -136,6 +136,10 @@ class KubeStore:
         """Keep an event as a core/v1 Event; repeats are counted. Raises StoreError."""
         self._scribe.record(event, self._uid(event.involved))
 
+    def settle_events(self) -> None:
+        """Say again what `record` failed to say. Raises StoreError where it still fails."""
+        self._scribe.settle()
+
     def events(self, ref: Ref | None = None) -> list[Event]:
         """Return the kept events in order of time. Raises StoreError."""
         bodies, _ = listed(self._client, ask.events_of(ref))

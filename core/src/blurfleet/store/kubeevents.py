@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from blurfleet.errors import StoreConflict
+from blurfleet.errors import StoreConflict, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store import kuberequests as ask
 from blurfleet.store.kubeclient import KubeClient
 from blurfleet.store.port import Event, Ref
 
 _REMEMBERED = 4096
+_OWED = 1000
 # The server forgets events after an hour; what still holds is said again before that, and not more often.
 _SAID_AGAIN_S = 1800.0
 
@@ -29,9 +30,23 @@ class EventScribe:
         self._lock = threading.Lock()
         self._last: OrderedDict[Ref, str] = OrderedDict()
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._owed: deque[tuple[Event, str]] = deque(maxlen=_OWED)
 
     def record(self, event: Event, uid: str) -> None:
-        """Make the event, or count it where it was made. Raises StoreError."""
+        """Make the event, or count it where it was made. Raises StoreError; see `settle`."""
+        try:
+            self._record(event, uid)
+        except StoreError:
+            self._owed.append((event, uid))
+            raise
+
+    def settle(self) -> None:
+        """Say again, in order, what could not be said before. Raises StoreError at the first that still cannot."""
+        while self._owed:
+            self._record(*self._owed[0])
+            self._owed.popleft()
+
+    def _record(self, event: Event, uid: str) -> None:
         name = ask.event_name(event, uid)
         now = self._clock()
         with self._lock:

@@ -38,6 +38,7 @@ class Desired:
         self._notes = read_remembered(kept)
         self._back_off_until = 0.0
         self._failures = 0
+        self.doubted = False
         self.last = Wish(spec=NodeEngineSpec(device_class=""), generation=0, notes=self._notes, problem=None)
 
     def read(self) -> Wish:
@@ -51,6 +52,9 @@ class Desired:
             problem = Problem(reason=reason, message=str(error))
         if resource is not None and isinstance(resource.spec, NodeEngineSpec):
             generation = resource.meta.generation
+            status = resource.status
+            # The operator said so while this node was not heard from; only its own word takes it back.
+            self.doubted = isinstance(status, NodeEngineStatus) and status.connected == "Unknown"
             if self._notes.spec != resource.spec or self._notes.generation != generation:
                 self._notes = remember(self._notes, resource.spec, generation)
                 write_remembered(self._kept, self._notes)

@@ -209,6 +209,7 @@ class Node:
         age = now - self._written_at
         if (
             self._status is not None
+            and not self._p.desired.doubted
             and age < self._p.settings.status_every_s
             and not worth_writing(self._status, new, age)
         ):
