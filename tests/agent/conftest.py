@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -233,16 +233,3 @@ def site(tmp_path: Path, server: TritonServer) -> Iterator[Site]:
     made = Site(tmp_path, server)
     yield made
     made.client.close()
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    """Wait for a condition with a deadline: the only place that waits."""
-
-    def wait(holds: Callable[[], bool], seconds: float = 30.0, every: float = 0.05) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, f"the condition did not come true in {seconds} s"
-            time.sleep(every)
-
-    return wait

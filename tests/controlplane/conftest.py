@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,16 +64,3 @@ def example() -> Callable[..., Any]:
         return body
 
     return make
-
-
-@pytest.fixture(scope="session")
-def until() -> Callable[..., None]:
-    """Waits for a condition: the one place with a deadline."""
-
-    def wait(holds: Callable[[], bool], within_s: float = 30.0) -> None:
-        deadline = time.monotonic() + within_s
-        while not holds():
-            assert time.monotonic() < deadline, "did not come true in time"
-            time.sleep(0.05)
-
-    return wait

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,12 +19,7 @@ NODE = "orin-0"
 PROGRAMS = {"controller", f"agent-{NODE}", f"gateway-{NODE}", f"triton-{NODE}"}
 DEADLINE_S = 60.0
 
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, f"{what} did not happen in {DEADLINE_S:.0f} s"
-        time.sleep(0.05)
+Until = Callable[..., None]
 
 
 def running(fleet: LocalFleet) -> dict[str, int]:
@@ -45,11 +39,11 @@ def family(root: Path) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory, until: Until) -> Iterator[LocalFleet]:
     ensure_environment(cache_dir())
     local = LocalFleet(tmp_path_factory.mktemp("fleet"), nodes=((NODE, "jetson-orin"),))
     local.up()
-    wait_for(lambda: set(running(local)) == PROGRAMS, "start of every process")
+    until(lambda: set(running(local)) == PROGRAMS, DEADLINE_S, "start of every process")
     yield local
     local.down()
 
@@ -66,17 +60,19 @@ def test_up_on_a_running_fleet_changes_nothing(fleet: LocalFleet) -> None:
 
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS))
-def test_a_killed_process_comes_back_and_the_others_are_left_alone(fleet: LocalFleet, program: str) -> None:
-    wait_for(lambda: set(running(fleet)) == PROGRAMS, "calm")
+def test_a_killed_process_comes_back_and_the_others_are_left_alone(
+    fleet: LocalFleet, until: Until, program: str
+) -> None:
+    until(lambda: set(running(fleet)) == PROGRAMS, DEADLINE_S, "calm")
     before = running(fleet)
     os.kill(before[program], signal.SIGKILL)
-    wait_for(lambda: running(fleet).get(program, before[program]) != before[program], f"return of {program}")
+    until(lambda: running(fleet).get(program, before[program]) != before[program], DEADLINE_S, f"return of {program}")
     after = running(fleet)
     assert {n: p for n, p in after.items() if n != program} == {n: p for n, p in before.items() if n != program}
 
 
-def test_a_killed_tritonserver_comes_back(fleet: LocalFleet) -> None:
-    wait_for(lambda: set(running(fleet)) == PROGRAMS, "calm")
+def test_a_killed_tritonserver_comes_back(fleet: LocalFleet, until: Until) -> None:
+    until(lambda: set(running(fleet)) == PROGRAMS, DEADLINE_S, "calm")
 
     def servers() -> list[int]:
         try:
@@ -85,32 +81,35 @@ def test_a_killed_tritonserver_comes_back(fleet: LocalFleet) -> None:
         except (KeyError, psutil.NoSuchProcess):
             return []
 
-    wait_for(lambda: len(servers()) == 1, "start of tritonserver")
+    until(lambda: len(servers()) == 1, DEADLINE_S, "start of tritonserver")
     (old,) = servers()
     os.kill(old, signal.SIGKILL)
-    wait_for(lambda: servers() not in ([], [old]), "return of tritonserver")
+    until(lambda: servers() not in ([], [old]), DEADLINE_S, "return of tritonserver")
 
 
-def test_a_killed_supervisor_comes_back_with_every_process(fleet: LocalFleet) -> None:
-    wait_for(lambda: set(running(fleet)) == PROGRAMS, "calm")
+def test_a_killed_supervisor_comes_back_with_every_process(fleet: LocalFleet, until: Until) -> None:
+    until(lambda: set(running(fleet)) == PROGRAMS, DEADLINE_S, "calm")
     before = running(fleet)
     os.kill(int((fleet.root / "supervisord.pid").read_text()), signal.SIGKILL)
-    wait_for(
-        lambda: set(running(fleet)) == PROGRAMS and not set(running(fleet).values()) & set(before.values()), "return"
-    )
+
+    def all_new() -> bool:
+        now = running(fleet)
+        return set(now) == PROGRAMS and not set(now.values()) & set(before.values())
+
+    until(all_new, DEADLINE_S, "return of every process")
 
 
-def test_down_leaves_no_process_and_no_shared_memory_and_up_starts_it_again(fleet: LocalFleet) -> None:
+def test_down_leaves_no_process_and_no_shared_memory_and_up_starts_it_again(fleet: LocalFleet, until: Until) -> None:
     assert fleet.down() is True
     assert [p.cmdline() for p in family(fleet.root)] == []
     assert fleet.down() is False
     fleet.up()
-    wait_for(lambda: set(running(fleet)) == PROGRAMS, "second start")
+    until(lambda: set(running(fleet)) == PROGRAMS, DEADLINE_S, "second start")
 
 
-def test_a_killed_root_stops_everything(fleet: LocalFleet) -> None:
-    wait_for(lambda: set(running(fleet)) == PROGRAMS, "calm")
+def test_a_killed_root_stops_everything(fleet: LocalFleet, until: Until) -> None:
+    until(lambda: set(running(fleet)) == PROGRAMS, DEADLINE_S, "calm")
     os.kill(int((fleet.root / "keeper.pid").read_text().split()[0]), signal.SIGKILL)
-    wait_for(lambda: not fleet.running(), "end of the root")
-    wait_for(lambda: family(fleet.root) == [], "end of every process")
+    until(lambda: not fleet.running(), DEADLINE_S, "end of the root")
+    until(lambda: family(fleet.root) == [], DEADLINE_S, "end of every process")
     assert fleet.running() is False

@@ -9,8 +9,8 @@ import pytest
 
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_cli.fleet.keeper import next_pause
-from blurfleet_cli.fleet.local import free_ports
 from blurfleet_cli.fleet.plan import FleetPlan, NodePlan, programs, supervisor_config
+from blurfleet_cli.ports import free_ports
 
 
 def node(name: str, device_class: str, first_port: int) -> NodePlan:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from blurfleet_cli.cluster.processes import free_ports
+from blurfleet_cli.ports import free_ports
 
 
 class OperatorProcess:

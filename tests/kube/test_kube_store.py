@@ -20,7 +20,7 @@ from blurfleet.store.kubeclient import Access, KubeClient
 from blurfleet.store.port import Event, Ref
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
-from blurfleet_cli.cluster.processes import free_ports
+from blurfleet_cli.ports import free_ports
 
 Until = Callable[..., None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from blurfleet_cli.swap_bench import SwapBench
 
 CASES = Path(__file__).resolve().parents[1] / "cases"
 SMALL = 32
-WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture(scope="session")
@@ -29,19 +27,6 @@ def triton(triton_environment: TritonEnvironment, tmp_path_factory: pytest.TempP
     """A running server with two tiny engines loaded, its control, client and repository."""
     with SwapBench(triton_environment, tmp_path_factory.mktemp("triton"), size=SMALL) as running:
         yield running
-
-
-@pytest.fixture
-def wait_until() -> WaitUntil:
-    """Wait for a condition, at most 20 s: the only place that waits."""
-
-    def wait(holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20.0
-        while not holds():
-            assert time.monotonic() < deadline, "the condition did not come true in 20 s"
-            time.sleep(0.05)
-
-    return wait
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from blurfleet_cli.swap_bench import SwapBench
 SMALL = 32
 ProcessesOf = Callable[[int], list[str]]
 SharedMemoryOf = Callable[[str], list[str]]
-WaitUntil = Callable[[Callable[[], bool]], None]
+WaitUntil = Callable[..., None]
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def test_a_stop_leaves_no_process_and_no_shared_memory(
 
 
 def test_a_killed_server_leaves_nothing_and_can_be_started_again(
-    own_triton: SwapBench, processes_of: ProcessesOf, shared_memory_of: SharedMemoryOf, wait_until: WaitUntil
+    own_triton: SwapBench, processes_of: ProcessesOf, shared_memory_of: SharedMemoryOf, until: WaitUntil
 ) -> None:
     with own_triton:
         server = own_triton.server
         group = server.pid
         assert group is not None
         server.kill()
-        wait_until(lambda: not server.running())
+        until(lambda: not server.running())
         assert server.returncode() != 0
         assert server.loads_logged() == {engine.name: 1 for engine in own_triton.engines}
         assert processes_of(group) == []
@@ -131,7 +131,7 @@ def test_a_server_whose_owner_dies_goes_with_it(
     tmp_path: Path,
     processes_of: ProcessesOf,
     shared_memory_of: SharedMemoryOf,
-    wait_until: WaitUntil,
+    until: WaitUntil,
 ) -> None:
     argv = [sys.executable, "-c", OWNER, str(tmp_path), doing]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
@@ -140,8 +140,8 @@ def test_a_server_whose_owner_dies_goes_with_it(
         assert ready == "True"
         assert len(processes_of(int(pid))) >= 3
         owner.send_signal(number)
-    wait_until(lambda: processes_of(int(pid)) == [])
-    wait_until(lambda: shared_memory_of(prefix) == [])
+    until(lambda: processes_of(int(pid)) == [])
+    until(lambda: shared_memory_of(prefix) == [])
 
 
 def test_a_load_that_hangs_ends_at_its_deadline_and_the_server_can_still_be_stopped(
@@ -210,13 +210,13 @@ def test_a_start_waits_for_the_ports_of_a_predecessor_and_then_refuses(own_trito
 
 
 def test_the_keeper_alone_being_killed_takes_the_server_along(
-    own_triton: SwapBench, processes_of: ProcessesOf, shared_memory_of: SharedMemoryOf, wait_until: WaitUntil
+    own_triton: SwapBench, processes_of: ProcessesOf, shared_memory_of: SharedMemoryOf, until: WaitUntil
 ) -> None:
     with own_triton:
         group = own_triton.server.pid
         assert group is not None
         parent = int(Path(f"/proc/{group}/stat").read_text().rsplit(")", 1)[1].split()[1])
         os.kill(parent, signal.SIGKILL)
-        wait_until(lambda: processes_of(group) == [])
+        until(lambda: processes_of(group) == [])
         own_triton.server.stop()
         assert shared_memory_of(own_triton.server.settings.shm_prefix) == []

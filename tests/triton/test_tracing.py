@@ -43,7 +43,7 @@ def test_a_propagated_trace_is_exported_with_the_engine_that_served_and_others_a
     triton_environment: TritonEnvironment,
     tmp_path: Path,
     collector: tuple[str, list[str]],
-    wait_until: Callable[[Callable[[], bool]], None],
+    until: Callable[[Callable[[], bool]], None],
 ) -> None:
     url, bodies = collector
     bench = SwapBench(triton_environment, tmp_path, size=32)
@@ -53,7 +53,7 @@ def test_a_propagated_trace_is_exported_with_the_engine_that_served_and_others_a
         flip = bench.flip()
         headers = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}
         assert bench.client.infer(bench.alias, bench.probe, timeout_s=5.0, headers=headers).model_version == flip.epoch
-        wait_until(lambda: bench.engines[flip.epoch % 2].name in "".join(bodies))
+        until(lambda: bench.engines[flip.epoch % 2].name in "".join(bodies))
     sent = "".join(bodies)
     assert TRACE_ID in sent
     assert "b7ad6b7169203331" in sent

@@ -32,7 +32,7 @@ from blurfleet_cli.cluster.ground import install
 from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, service_account_token
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
-from blurfleet_cli.cluster.processes import free_ports
+from blurfleet_cli.ports import free_ports
 from blurfleet_cli.simulated_nodes import Script, report
 
 _THREADS = 8

@@ -24,6 +24,7 @@ from blurfleet.store.atomic import write_atomic
 from blurfleet_cli.cluster import identities, processes
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.programs import APISERVER, CONTROLLERS, STORAGE, Programs, ensure_programs
+from blurfleet_cli.ports import free_ports
 
 _READY_S = 120.0
 _POLL_S = 0.1
@@ -175,7 +176,7 @@ class ControlPlane:
             (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         if (self.root / "plane.json").is_file():
             return
-        ports = processes.free_ports(4)
+        ports = free_ports(4)
         plan = PlaneFile(
             storage_port=ports[0],
             peer_port=ports[1],

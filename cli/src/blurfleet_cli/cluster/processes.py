@@ -6,28 +6,13 @@ import contextlib
 import json
 import os
 import signal
-import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from blurfleet.deadline import came_true
 from blurfleet.store.atomic import write_atomic
-
-_POLL_S = 0.05
-
-
-def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that are free on 127.0.0.1 now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def start(command: Sequence[str], *, pid_file: Path, log: Path) -> None:
@@ -67,12 +52,7 @@ def stop(pid_file: Path, *, grace_s: float) -> bool:
 
 
 def _gone(pid_file: Path, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while alive(pid_file):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True
+    return came_true(lambda: not alive(pid_file), within_s)
 
 
 def _process(pid_file: Path) -> psutil.Process | None:

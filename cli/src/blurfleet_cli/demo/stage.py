@@ -16,6 +16,7 @@ from blurfleet.api.engineset import EngineSetSpec, Variant
 from blurfleet.api.kinds import Resource, parse_resource
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus
 from blurfleet.api.rollout import RolloutStatus
+from blurfleet.deadline import came_true
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import ROUTING_FILE, Route, read_routing
@@ -27,7 +28,6 @@ from blurfleet_cli.fleet.local import LocalFleet
 from blurfleet_cli.fleet.plan import NodePlan, node_folder
 
 ALIAS = "bokeh"
-_POLL_S = 0.05
 _SEEN_CHARS = 200
 
 
@@ -136,16 +136,14 @@ class Stage:
     def wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> float:
         """Poll until `done()`; return the seconds it took. Raises NodeError saying what did not happen and why."""
         started = time.monotonic()
-        while not done():
-            if time.monotonic() - started > timeout_s:
-                ready = "; ".join(f"{c.type}={c.status} {c.reason}: {c.message}" for c in self.rollout().conditions)
-                states = ", ".join(
-                    f"{n.name}: {c.phase} {c.reason} {c.message}" if (c := self.node(n.name).candidate) else n.name
-                    for n in self.nodes()
-                )
-                message = f"{what} did not happen within {timeout_s:.0f} s ({ready}) ({states})"
-                raise NodeError(Reason.PROGRESS_DEADLINE_EXCEEDED, message, where=str(self.fleet.root / "logs"))
-            time.sleep(_POLL_S)
+        if not came_true(done, timeout_s):
+            ready = "; ".join(f"{c.type}={c.status} {c.reason}: {c.message}" for c in self.rollout().conditions)
+            states = ", ".join(
+                f"{n.name}: {c.phase} {c.reason} {c.message}" if (c := self.node(n.name).candidate) else n.name
+                for n in self.nodes()
+            )
+            message = f"{what} did not happen within {timeout_s:.0f} s ({ready}) ({states})"
+            raise NodeError(Reason.PROGRESS_DEADLINE_EXCEEDED, message, where=str(self.fleet.root / "logs"))
         return time.monotonic() - started
 
     def watch_answers(self, nodes: tuple[str, ...], count: int, timeout_s: float = 60.0) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import xmlrpc.client
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +20,7 @@ from supervisor.xmlrpc import SupervisorTransport
 from blurfleet.api.base import API_VERSION
 from blurfleet.api.kinds import parse_resource
 from blurfleet.cache import cache_dir
+from blurfleet.deadline import came_true
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
 from blurfleet.store.atomic import write_atomic
@@ -29,11 +28,11 @@ from blurfleet.store.folder import FolderStore
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_agent.tritonserver import new_key
 from blurfleet_cli.fleet.plan import FleetPlan, NodePlan, node_folder, supervisor_config
+from blurfleet_cli.ports import free_ports
 
 NODES: tuple[tuple[str, str], ...] = (("a100-0", "a100"), ("orin-0", "jetson-orin"), ("orin-1", "jetson-orin"))
 _PORTS_PER_NODE = 5
 _STOP_S = 60.0
-_POLL_S = 0.05
 
 
 class LocalFleet:
@@ -123,21 +122,14 @@ class LocalFleet:
             return {}
         return {i["name"]: {"state": i["statename"], "pid": i["pid"], "error": i["spawnerr"]} for i in infos}
 
-    def wait_for(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Poll until `done()`; raises NodeError saying `what` did not happen, with the processes' states."""
-        self._wait(done, timeout_s, what)
-
     def _rpc(self) -> xmlrpc.client.ServerProxy:
         transport = SupervisorTransport(None, None, f"unix://{self.plan.socket}")
         return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
 
     def _wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not done():
-            if time.monotonic() > deadline:
-                states = ", ".join(f"{n} {p['state']}" for n, p in self.processes().items())
-                raise NodeError(Reason.TRITON_UNREACHABLE, f"{what} ({states})", where=str(self.root / "logs"))
-            time.sleep(_POLL_S)
+        if not came_true(done, timeout_s):
+            states = ", ".join(f"{n} {p['state']}" for n, p in self.processes().items())
+            raise NodeError(Reason.TRITON_UNREACHABLE, f"{what} ({states})", where=str(self.root / "logs"))
 
     def _keeper(self) -> psutil.Process | None:
         try:
@@ -187,12 +179,3 @@ def _new_plan(chosen: tuple[tuple[str, str], ...], environment: Mapping[str, str
     # A Unix socket's path must stay below 108 bytes, wherever the fleet's folder lies.
     socket_dir = tempfile.mkdtemp(prefix="blurfleet-")
     return FleetPlan(nodes=tuple(nodes), socket=f"{socket_dir}/supervisor.sock", environment=dict(environment))
-
-
-def free_ports(count: int) -> list[int]:
-    """Return `count` different loopback ports that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
