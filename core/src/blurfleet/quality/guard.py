@@ -194,9 +194,42 @@ def tick(state: GuardState, policy: GuardPolicy, now: float, *, fallback_ready: 
         return state, GuardAction(reason=Reason.PROBATION, message="back-off is over; shadow the engine again")
     if state.stale or not is_stale(state, policy, now):
         return state, GuardAction()
-    reason = Reason.NO_DATA if state.last_valid_at is None else Reason.STREAM_STOPPED
-    message = f"no valid sample for more than {policy.stale_after_s:g} s"
-    return replace(state, stale=True), GuardAction(act=Act.HOLD, reason=reason, message=message)
+    return replace(state, stale=True), GuardAction(act=Act.HOLD, reason=_silence(state), message=_silent_for(policy))
+
+
+def holding_reason(state: GuardState, policy: GuardPolicy) -> Reason | None:
+    """Return the reason of the first rule that asks to hold and does not pass again yet, None where none does."""
+    return next((rule.reason for rule in policy.rules if rule.order in state.holding), None)
+
+
+def standing(state: GuardState, policy: GuardPolicy) -> GuardAction:
+    """Return what the state amounts to between samples: a Hold for as long as its cause lasts, with its reason.
+
+    The gravest comes first: a trip without a proven fallback (it pages), a rule that asks to hold, want of data.
+    """
+    if state.held is not None:
+        message = f"{says(state.held)}; the fallback is not proven, so the engine stays"
+        return GuardAction(act=Act.HOLD, reason=Reason.FALLBACK_NOT_PROVEN, message=message, trip=state.held, page=True)
+    asked = holding_reason(state, policy)
+    if asked is not None:
+        return GuardAction(act=Act.HOLD, reason=asked, message="a rule that asks to hold does not pass yet")
+    if state.stale:
+        return GuardAction(act=Act.HOLD, reason=_silence(state), message=_silent_for(policy))
+    if state.phase is Phase.SWAPPED:
+        return GuardAction(reason=Reason.LATCHED, message="this engine is off")
+    if state.phase is Phase.PROBATION:
+        return GuardAction(reason=Reason.PROBATION, message=f"{state.proven_samples} sound samples in shadow")
+    if is_open(state, policy):
+        return GuardAction(reason=Reason.BREACH_PENDING, message="breaches that could still become a trip")
+    return GuardAction()
+
+
+def _silence(state: GuardState) -> Reason:
+    return Reason.NO_DATA if state.last_valid_at is None else Reason.STREAM_STOPPED
+
+
+def _silent_for(policy: GuardPolicy) -> str:
+    return f"no valid sample for more than {policy.stale_after_s:g} s"
 
 
 def is_stale(state: GuardState, policy: GuardPolicy, now: float) -> bool:

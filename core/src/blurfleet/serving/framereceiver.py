@@ -59,6 +59,11 @@ class FrameReceiver:
         """Return how many frames were pushed out because nobody took them in time."""
         return self._queue.dropped
 
+    @property
+    def alive(self) -> bool:
+        """Tell whether new connections are still accepted."""
+        return self._acceptor.is_alive()
+
     def close(self) -> None:
         """Stop listening, end all connections, remove the socket file."""
         self._queue.close()

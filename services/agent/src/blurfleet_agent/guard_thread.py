@@ -44,6 +44,16 @@ class GuardThread:
         """Begin to take frames."""
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Tell whether frames are still judged; false before `start` and after the thread has ended."""
+        return self._thread.is_alive()
+
+    @property
+    def receiving(self) -> bool:
+        """Tell whether gateways can still connect to the frame socket."""
+        return self._receiver.alive
+
     def publish(self, watches: Mapping[str, Watch]) -> None:
         """Watch exactly these models from the next frame on."""
         self._watches = watches

@@ -218,7 +218,7 @@ class Guarding:
     def _say(self, now: float) -> None:
         self._told_at = now
         self._metrics.stability(self.watch.alias, self._live.stability)
-        self._tell(self._summary(GuardAction()))
+        self._tell(self._summary(guard.standing(self._live, self.watch.policy)))
 
     def _summary(self, action: GuardAction) -> Told:
         return Told(
@@ -232,6 +232,9 @@ class Guarding:
             reason=action.reason,
             message=action.message,
             page=action.page,
+            held=self._live.held.reason if self._live.held is not None else None,
+            holding=guard.holding_reason(self._live, self.watch.policy),
+            stale=self._live.stale,
         )
 
     def _count(self, found: Compared, action: GuardAction, source: str, now: float) -> None:

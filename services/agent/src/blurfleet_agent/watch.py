@@ -42,7 +42,12 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What the guard says of one model: after every action, and at most twice a second otherwise."""
+    """What the guard says of one model: after every action, and at most twice a second otherwise.
+
+    `held` is the reason of a trip that waits for a proven standby, `holding` that of a rule that asks to hold; `stale`
+    tells that valid samples stopped (or never began). All three say what stands now, whatever `act` and `reason` say of
+    this moment; without an action `reason`, `message` and `page` are those of the gravest of the three.
+    """
 
     alias: str
     digest: str
@@ -56,6 +61,9 @@ class Told:
     reason: Reason = Reason.WITHIN_LIMITS
     message: str = ""
     page: bool = False
+    held: Reason | None = None
+    holding: Reason | None = None
+    stale: bool = False
     rearm: bool = False
     shadow: ShadowResult | None = None
     stage: Literal["Live", "Shadow"] = "Live"
