@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
+    with ControlPlane(tmp_path_factory.mktemp("plane"), audit=True) as started:
         admin = started.admin()
         install(admin, ROOT)
         admin.close()
