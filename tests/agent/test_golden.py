@@ -17,6 +17,7 @@ from blurfleet.quality.rules import default_policy
 from blurfleet.reasons import Reason
 from blurfleet_agent.golden import (
     GoldenFrames,
+    change_from,
     from_error,
     judge_alive,
     judge_run,
@@ -101,3 +102,27 @@ def test_a_bundle_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ArtifactRefused) as caught:
         read_golden(tmp_path / "bundle")
     assert caught.value.reason == "Unparseable"
+
+
+@pytest.mark.parametrize(
+    ("answer", "change"),
+    [
+        pytest.param(lambda m: m, 0.0, id="the same network"),
+        pytest.param(lambda m: m * np.float32(0.5), 0.5, id="another one, measured at its largest difference"),
+    ],
+)
+def test_how_far_another_sets_fp32_is_from_this_sets_answers(frames: GoldenFrames, answer: Any, change: float) -> None:
+    found = change_from(lambda _, t: np.asarray(answer(reference(t)), np.float32), "bokeh__old", frames)
+    largest = max(float(r.max()) for r in frames.references)
+    assert found == pytest.approx(change * largest, abs=1e-6)
+
+
+def test_a_change_that_cannot_be_measured_is_none_and_one_that_is_nan_stays_nan(frames: GoldenFrames) -> None:
+    def silent(_: str, __: Array) -> Array:
+        raise EngineTimeout(Reason.INFER_TIMEOUT, "x")
+
+    assert change_from(silent, "bokeh__old", frames) is None
+    assert change_from(lambda *_: np.zeros((1, 1, 7, 7), np.float32), "bokeh__old", frames) is None
+    nan = change_from(lambda _, t: with_nan(reference(t)), "bokeh__old", frames)
+    assert nan is not None
+    assert math.isnan(nan)

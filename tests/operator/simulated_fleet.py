@@ -100,6 +100,7 @@ class Script:
     live: dict[tuple[str, str], str] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     rotten: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
 
 
 def told(table: dict[tuple[str, str], str], node: str, engine: str) -> str | None:
@@ -149,9 +150,16 @@ def _model(
             "serving": serving,
             "candidate": _candidate(node, want, old, script),
             "last_trip": trip,
-            "conditions": (said,),
+            "conditions": (said, *_change(want, script)),
         }
     )
+
+
+def _change(want: NodeModel, script: Script) -> tuple[Condition, ...]:
+    if want.candidate is None:
+        return ()
+    status = "True" if want.candidate.set in script.changed else "False"
+    return (Condition(type="SemanticChange", status=status, reason=Reason.SEMANTIC_CHANGE, message="up to 0.3100"),)
 
 
 def _trip(node: str, want: NodeModel, old: ModelStatus, script: Script, now: float) -> TripStatus | None:

@@ -328,6 +328,7 @@ def test_every_condition_is_of_the_generation_it_was_observed_at(fleet: Fleet) -
         "FallbackReady",
         "NodesReachable",
         "NodesHealthy",
+        "SemanticChange",
         "AnalysisConclusive",
     }
 

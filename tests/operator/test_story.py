@@ -268,6 +268,20 @@ def test_a_node_moved_to_another_class_is_told_nothing_and_then_proves_engines_o
     assert {engine for pair in seen for engine in pair} == {"", fp32, mixed}
 
 
+def test_a_retrained_set_that_means_something_else_is_said_once_and_holds_nothing(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed", net="retrained")
+    fleet.script = Script(changed=frozenset({"mixed"}), shadow={("*", digest("mixed-a100")): "no data"})
+    fleet.change(engine_set="mixed")
+    fleet.tick(5)
+    assert fleet.said("SemanticChange") == ("True", "SemanticChange")
+    assert fleet.said("Progressing")[1] == "HoldNoData"
+    fleet.tick(5)
+    assert fleet.reasons().count("SemanticChange") == 1
+    fleet.script = Script(changed=frozenset({"mixed"}))
+    fleet.until(lambda: went_out(fleet))
+    assert fleet.quarantined() == set()
+
+
 def test_bad_weights_go_back_to_known_good_without_blaming_a_precision(fleet: Fleet) -> None:
     fleet.set("export", precision="Mixed", net="bad-net")
     fleet.script = Script(golden={("*", digest(f"export-{c}")): "oracle fails" for c in ("a100", "jetson-orin")})

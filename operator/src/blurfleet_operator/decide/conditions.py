@@ -65,7 +65,7 @@ def conditions_for(shown: Shown) -> tuple[RolloutStatus, tuple[Said, ...], float
             "conditions": conditions,
         }
     )
-    return done, _transition(shown, phase, head), _requeue(shown)
+    return done, (*_transition(shown, phase, head), *_warned(shown, conditions)), _requeue(shown)
 
 
 def headline(shown: Shown) -> tuple[Phase, Finding]:
@@ -154,6 +154,7 @@ def _facts(shown: Shown, phase: Phase, head: Finding) -> list[tuple[str, Conditi
         _fallback_ready(shown),
         _reachable(shown),
         _healthy(shown),
+        _semantic(shown),
         _conclusive(shown),
     ]
 
@@ -212,6 +213,18 @@ def _healthy(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
     return kind, "True", Reason.SERVING, "no node is suspect"
 
 
+def _semantic(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
+    """Tell that a new set means something else than the old one: a warning, which holds nothing."""
+    kind, model = "SemanticChange", shown.obs.rollout.spec.model
+    said = [(n.name, found) for n in shown.standing.reached if (found := n.said(model, kind)) is not None]
+    for name, found in said:
+        if found.status == "True":
+            return kind, "True", Reason.SEMANTIC_CHANGE, f"{name}: {found.message}"
+    if said and all(found.status == "False" for _, found in said):
+        return kind, "False", Reason.WITHIN_LIMITS, said[0][1].message
+    return kind, "Unknown", Reason.GOLDEN_PENDING, "no node has compared the FP32 engines of the sets yet"
+
+
 def _conclusive(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
     kind = "AnalysisConclusive"
     doubt = holds.first_hold(shown.standing, _INCONCLUSIVE)
@@ -236,6 +249,14 @@ def _transition(shown: Shown, phase: Phase, head: Finding) -> tuple[Said, ...]:
         return ()
     good = phase in ("Progressing", "Promoted", "Pending")
     return (Said(reason=head.reason, message=head.message, type="Normal" if good else "Warning"),)
+
+
+def _warned(shown: Shown, conditions: tuple[Condition, ...]) -> tuple[Said, ...]:
+    before = condition(shown.obs.rollout.status.conditions, "SemanticChange")
+    now = condition(conditions, "SemanticChange")
+    if now is None or now.status != "True" or (before is not None and before.status == "True"):
+        return ()
+    return (Said(reason=Reason.SEMANTIC_CHANGE, message=now.message, type="Warning"),)
 
 
 def _requeue(shown: Shown) -> float:

@@ -95,6 +95,18 @@ def judge_run(run: GoldenRun, policy: PolicySpec, device_class: str, role: Role,
     )
 
 
+def change_from(infer: Infer, engine: str, frames: GoldenFrames) -> float | None:
+    """Return the largest |difference| between the set's stored FP32 answers and `engine`, the FP32 of another set.
+
+    None where it cannot be told: nobody answers, or the other set takes other shapes. NaN where it answers NaN.
+    """
+    try:
+        run = run_golden(infer, engine, frames)
+    except BlurfleetError:
+        return None
+    return float(np.max([m.max_abs_error for m in run.measurements]))
+
+
 def judge_alive(infer: Infer, engine: str, tensor: Matte, now: float) -> GoldenResult:
     """Return what the sentinels say of one answer: all that can be told where the set's golden frames are not known."""
     found = sentinel(infer(engine, tensor))

@@ -17,6 +17,8 @@ from blurfleet.reasons import Reason
 from blurfleet_agent.view import ModelView, Problem
 from blurfleet_agent.watch import Told
 
+# Beyond this a person sees it: the default policies swap on as much between an engine and its own oracle.
+SEMANTIC_LIMIT = 0.05
 DETAIL_EVERY_S = 1.0  # counts and messages move with every frame; the store need not
 
 Fact = tuple[str, ConditionStatus, Reason, str]
@@ -42,6 +44,7 @@ def model_status(
     for kind, status, reason, message in (
         *_facts(view, told, health),
         *_node_suspect(view),
+        *_semantic_change(view),
         *_candidate_loaded(view),
     ):
         new = Condition(type=kind, status=status, reason=reason, message=message[:2048])
@@ -161,6 +164,22 @@ def _node_suspect(view: ModelView) -> list[Fact]:
     if result.verdict == "Fail":
         return [("NodeSuspect", "True", Reason.NODE_SUSPECT, f"FP32 fails golden frames: {result.message}")]
     return [("NodeSuspect", "False", result.reason, result.message)]
+
+
+def _semantic_change(view: ModelView) -> list[Fact]:
+    """Tell how far a new set's FP32 is from the known-good one's; said of a candidate, and kept once it serves."""
+    kind, old, new = "SemanticChange", view.spec.fallback, view.spec.oracle
+    if view.spec.candidate is None or old is None or new is None:
+        return []
+    if old.digest == new.digest:
+        return [(kind, "False", Reason.WITHIN_LIMITS, f"{new.set} and {old.set} have the same FP32 engine")]
+    result = view.result(new, "Fallback")
+    if result is None or result.change is None:
+        return [(kind, "Unknown", Reason.GOLDEN_PENDING, f"the FP32 of {new.set} was not compared with {old.set}")]
+    words = f"on golden frames the FP32 of {new.set} is up to {result.change:.4f} from that of {old.set}"
+    if not (result.change <= SEMANTIC_LIMIT):
+        return [(kind, "True", Reason.SEMANTIC_CHANGE, f"{words}: pictures will look different; no engine is at fault")]
+    return [(kind, "False", Reason.WITHIN_LIMITS, words)]
 
 
 def _candidate_loaded(view: ModelView) -> list[Fact]:

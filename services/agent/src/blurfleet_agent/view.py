@@ -29,7 +29,10 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenResult:
-    """One engine on golden frames, and whether the golden *pictures* still make the golden tensors (`pictures_fit`)."""
+    """One engine on golden frames, and whether the golden *pictures* still make the golden tensors (`pictures_fit`).
+
+    `change` is how far another set's FP32 answers these frames from what this set's answers say; None: not asked.
+    """
 
     verdict: Verdict
     reason: Reason
@@ -38,6 +41,7 @@ class GoldenResult:
     figures: tuple[Figure, ...] = ()
     pictures_fit: bool = True
     evidence: str = ""
+    change: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

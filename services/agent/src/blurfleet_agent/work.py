@@ -12,8 +12,10 @@ from blurfleet_agent.aliases import AliasMechanics, Face, Proof, probe_for
 from blurfleet_agent.decide import Load, ProveFlip, RunGolden, Unload
 from blurfleet_agent.engines import Engines
 from blurfleet_agent.golden import (
+    GoldenFrames,
     GoldenRun,
     Infer,
+    change_from,
     from_error,
     judge_alive,
     judge_run,
@@ -77,7 +79,11 @@ class Work:
         except BlurfleetError as error:
             return GoldenAnswer(results={action.role: from_error(error, self._clock())})
         roles: tuple[Role, Role] = ("Primary", "Fallback")
-        results = {role: judge_run(run, model.policy, self._class, role, self._clock()) for role in roles}
+        change = self._change(ref, model, frames)
+        results = {
+            role: replace(judge_run(run, model.policy, self._class, role, self._clock()), change=change)
+            for role in roles
+        }
         if differs:
             return GoldenAnswer(
                 results={role: replace(r, message=differs, pictures_fit=False) for role, r in results.items()}
@@ -87,6 +93,15 @@ class Work:
             evidence = self._keep_golden(model, ref, action.role, run, asked)
             results[action.role] = replace(asked, evidence=evidence)
         return GoldenAnswer(results=results)
+
+    def _change(self, ref: EngineRef, model: NodeModel, frames: GoldenFrames) -> float | None:
+        """Return how far the last-known-good FP32 is from a new set's, when it is the new FP32 that is tried."""
+        old, new = model.fallback, model.oracle
+        if model.candidate is None or old is None or new is None:
+            return None
+        if ref.digest != new.digest or old.digest == new.digest:
+            return None
+        return change_from(self._infer, engine_name(model.name, old.digest), frames)
 
     def _alive(self, ref: EngineRef, model: NodeModel, name: str) -> GoldenResult:
         record = self._engines.record(ref)
