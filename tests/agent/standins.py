@@ -7,8 +7,12 @@ import os
 
 import numpy as np
 
+from blurfleet.api.base import Precision
 from blurfleet.api.contract import ContractSpec
+from blurfleet.api.engineset import Blob
+from blurfleet.api.nodeengine import EngineRef
 from blurfleet.errors import EngineTimeout
+from blurfleet.identity import engine_name
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import RoutedEngine
 from blurfleet_agent.aliases import Face
@@ -16,6 +20,27 @@ from blurfleet_agent.aliases import Face
 A = RoutedEngine(engine="bokeh__a", digest="sha256:" + "a" * 64, precision="Mixed", set="one")
 B = RoutedEngine(engine="bokeh__b", digest="sha256:" + "b" * 64, precision="FP32", set="one")
 FACE = Face(inputs=(), outputs=(), contract=ContractSpec(), contract_hash="h", probe=np.zeros((1, 3, 2, 2), np.float32))
+
+
+def ref(letter: str, set_name: str, precision: Precision = "Mixed") -> EngineRef:
+    digest = "sha256:" + letter * 64
+    blob = Blob(uri=f"file:///{letter}", digest=digest, bytes=1)
+    record = Blob(uri=f"file:///{letter}.json", digest="sha256:" + "0" * 63 + letter, bytes=1)
+    return EngineRef(
+        set=set_name, variant=letter, digest=digest, precision=precision, artifact=blob, build_record=record
+    )
+
+
+OLD, OLD32 = ref("a", "old"), ref("b", "old", "FP32")
+NEW, NEW32 = ref("c", "new"), ref("d", "new", "FP32")
+
+
+def name(engine: EngineRef) -> str:
+    return engine_name("bokeh", engine.digest)
+
+
+def routed(engine: EngineRef) -> RoutedEngine:
+    return RoutedEngine(engine=name(engine), digest=engine.digest, precision=engine.precision, set=engine.set)
 
 
 class FlipsStandIn:

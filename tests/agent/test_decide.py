@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.standins import NEW, NEW32, OLD, OLD32, name, routed
 
-from blurfleet.api.base import Precision
 from blurfleet.api.engineset import Blob
 from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.api.policy import PolicySpec
-from blurfleet.identity import engine_name
 from blurfleet.reasons import Reason
-from blurfleet.serving.routing import RoutedEngine
 from blurfleet_agent.candidate import judge_candidate
 from blurfleet_agent.decide import Load, ProveFlip, Refresh, RunGolden, Serve, Settle, Unload, choose_serving, decide
 from blurfleet_agent.journal_records import AliasState, Latch
@@ -25,29 +23,10 @@ from blurfleet_agent.view import Fault, GoldenResult, ModelView, Problem, Role, 
 NOW = 1000.0
 
 
-def ref(letter: str, set_name: str, precision: Precision = "Mixed") -> EngineRef:
-    digest = "sha256:" + letter * 64
-    blob = Blob(uri=f"file:///{letter}", digest=digest, bytes=1)
-    record = Blob(uri=f"file:///{letter}.json", digest="sha256:" + "0" * 63 + letter, bytes=1)
-    return EngineRef(
-        set=set_name, variant=letter, digest=digest, precision=precision, artifact=blob, build_record=record
-    )
-
-
-OLD, OLD32 = ref("a", "old"), ref("b", "old", "FP32")
-NEW, NEW32 = ref("c", "new"), ref("d", "new", "FP32")
 BUNDLE = Blob(uri="file:///golden", digest="sha256:" + "9" * 64, bytes=1)
 PASS = GoldenResult(verdict="Pass", reason=Reason.WITHIN_LIMITS, message="fine", at=NOW)
 FAIL = replace(PASS, verdict="Fail", reason=Reason.MAX_ABS_ERROR_EXCEEDED, message="0.17 against 0.0035")
 UNSURE = replace(PASS, verdict="Inconclusive", reason=Reason.INFER_TIMEOUT, message="no answer")
-
-
-def name(engine: EngineRef) -> str:
-    return engine_name("bokeh", engine.digest)
-
-
-def routed(engine: EngineRef) -> RoutedEngine:
-    return RoutedEngine(engine=name(engine), digest=engine.digest, precision=engine.precision, set=engine.set)
 
 
 def served(engine: EngineRef, role: Role = "Primary", *, settled: bool = True, standby: EngineRef = OLD32) -> Served:
@@ -190,7 +169,6 @@ def test_what_is_to_serve(changes: dict[str, Any], wanted: tuple[EngineRef, str,
     assert isinstance(found, Serve)
     engine, role, why = wanted
     assert (found.order.to, found.order.role, found.order.why) == (routed(engine), role, why)
-    assert found.unlatch == (why == "Rearm")
 
 
 CANDIDATES = [
@@ -402,7 +380,7 @@ def test_never_a_quarantined_engine_never_an_unproven_standby_never_an_unproven_
     verdicts = {OLD.digest: golden_old, NEW.digest: golden_new, OLD32.digest: golden_standby}
     assert found.order.why == "Rearm" or verdicts[to.digest].verdict == "Pass"
     if latch is not None and to.digest == latch.digest:
-        assert found.unlatch
+        assert found.order.why == "Rearm"
 
 
 def test_when_memory_runs_out_the_candidate_goes_first_and_what_serves_stays() -> None:

@@ -34,7 +34,7 @@ B = RoutedEngine(engine="bokeh__b", digest="sha256:" + "b" * 64, precision="FP32
 
 
 def intent(
-    epoch: int, to: RoutedEngine = B, *, why: str = "Trip", at: float = 100.0, latch: bool = False
+    epoch: int, to: RoutedEngine = B, *, why: str = "Trip", at: float = 100.0, latch: bool = False, attempt: str = ""
 ) -> SwapIntent:
     held = Latch(digest=A.digest, attempt="a1", reason="NonFiniteOutput", sentinel=True, at=at) if latch else None
     return SwapIntent.model_validate(
@@ -46,6 +46,7 @@ def intent(
             "primary": A,
             "why": why,
             "reason": "x",
+            "attempt": attempt,
             "latch": held,
             "at": at,
         }
@@ -135,6 +136,35 @@ def test_a_latch_belongs_to_digest_and_attempt(tmp_path: Path) -> None:
     assert known.latch(A.digest, "a1") == latch
     assert known.latch(A.digest, "a2") is None
     assert known.latch(B.digest, "a1") is None
+
+
+@pytest.mark.parametrize(
+    ("held", "rearmed", "left"),
+    [
+        pytest.param([("a1", False)], "a1", [], id="the drift latch it was made for goes with the intent itself"),
+        pytest.param([("a1", True)], "a1", [("a1", True)], id="a sentinel latch that came meanwhile stays"),
+        pytest.param([("a2", False)], "a1", [("a2", False)], id="a latch of another attempt stays"),
+    ],
+)
+def test_a_rearm_lifts_its_own_drift_latch_and_no_other(
+    held: list[tuple[str, bool]], rearmed: str, left: list[tuple[str, bool]]
+) -> None:
+    state = JournalState()
+    for attempt, sentinel in held:
+        latch = Latch(digest=A.digest, attempt=attempt, reason="DEERExceeded", sentinel=sentinel, at=1.0)
+        state = fold(state, Latched(alias="bokeh", latch=latch))
+    state = fold(state, intent(2, A, why="Rearm", attempt=rearmed))
+    assert [(x.attempt, x.sentinel) for x in state.of("bokeh").latches] == left
+
+
+def test_a_trip_right_after_a_rearm_is_latched_whatever_the_loop_still_has_to_say() -> None:
+    drift = Latch(digest=A.digest, attempt="a1", reason="DEERExceeded", sentinel=False, at=1.0)
+    state = fold(JournalState(), Latched(alias="bokeh", latch=drift))
+    state = fold(state, intent(2, A, why="Rearm", attempt="a1"))
+    sentinel = Latch(digest=A.digest, attempt="a1", reason="NonFiniteOutput", sentinel=True, at=2.0)
+    tripped = intent(3, B).model_copy(update={"latch": sentinel})
+    assert fold(state, tripped).of("bokeh").latches == (sentinel,)
+    assert fold(fold(state, tripped), SwapDone(alias="bokeh", epoch=2)).of("bokeh").latches == (sentinel,)
 
 
 def test_compaction_keeps_the_state_and_bounds_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,9 @@ class ProveFlip:
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Swap to an engine; with `unlatch` its drift latch is lifted first."""
+    """Swap to an engine."""
 
     order: SwapOrder
-    unlatch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +109,7 @@ def choose_serving(view: ModelView) -> Serve | None:
     latch = view.latch(primary)
     if latch is not None and block.reason is Reason.LATCHED and view.reproven and not latch.sentinel:
         if view.is_ready(primary) and served is not None and served.role == "Fallback":
-            return _serve(view, primary, "Primary", "Rearm", Reason.REPROVEN, unlatch=True)
+            return _serve(view, primary, "Primary", "Rearm", Reason.REPROVEN)
         return None
     if served is None or (served.role == "Primary" and served.engine.digest == primary.digest):
         return _serve_fallback(view, block.reason)
@@ -248,8 +247,6 @@ def _serve(
     role: Role,
     why: Literal["Serve", "Rearm", "Quarantine"],
     reason: Reason,
-    *,
-    unlatch: bool = False,
 ) -> Serve:
     to = routed(view, ref)
     fallback = view.spec.fallback
@@ -266,4 +263,4 @@ def _serve(
         attempt=view.spec.attempt,
         instead_of=view.served.engine.digest if view.served is not None else None,
     )
-    return Serve(order=order, unlatch=unlatch)
+    return Serve(order=order)

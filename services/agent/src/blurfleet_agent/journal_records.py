@@ -69,7 +69,7 @@ class Latched(Model):
 
 
 class Unlatched(Model):
-    """A drift trip was re-proven."""
+    """A drift trip was re-proven: read in journals of before the intent of a Rearm said so itself."""
 
     kind: Literal["unlatched"] = "unlatched"
     alias: str
@@ -144,7 +144,7 @@ def _fold_alias(old: AliasState, record: SwapIntent | SwapDone | Latched | Unlat
                 "epoch": record.epoch,
                 "intent": record,
                 "done": False,
-                "latches": _with_latch(old.latches, record.latch),
+                "latches": _with_latch(_rearmed(old.latches, record), record.latch),
                 "swaps": (*recent, record.at) if automatic else recent,
                 "trips": old.trips + (record.why == "Trip"),
             }
@@ -160,6 +160,14 @@ def _fold_alias(old: AliasState, record: SwapIntent | SwapDone | Latched | Unlat
         case Tripped():
             change = {"last_trip": record.trip}
     return old.model_copy(update=change)
+
+
+def _rearmed(latches: tuple[Latch, ...], intent: SwapIntent) -> tuple[Latch, ...]:
+    """Return what still holds once `intent` is written: a Rearm lifts the drift latch it was made for, no other."""
+    if intent.why != "Rearm":
+        return latches
+    lifted = (intent.to.digest, intent.attempt)
+    return tuple(x for x in latches if x.sentinel or (x.digest, x.attempt) != lifted)
 
 
 def _with_latch(latches: tuple[Latch, ...], new: Latch | None) -> tuple[Latch, ...]:

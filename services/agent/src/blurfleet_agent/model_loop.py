@@ -18,7 +18,7 @@ from blurfleet_agent.engines import LoadReport
 from blurfleet_agent.faults import next_fault
 from blurfleet_agent.flip_proof import FlipProof
 from blurfleet_agent.jobs import Outcome
-from blurfleet_agent.journal_records import Unlatched
+from blurfleet_agent.journal_records import AliasState, Latch
 from blurfleet_agent.model_memory import ModelMemory, golden_key
 from blurfleet_agent.parts import Parts
 from blurfleet_agent.view import GoldenAnswer, GoldenResult, ModelView
@@ -49,6 +49,7 @@ class ModelLoop:
         """Return all that is known of the model at this moment."""
         memory = self.memory
         served = self._p.swapper.served(model.name)
+        journal = self._p.swapper.journal_of(model.name)
         refs = [r for r in (model.primary, model.fallback, model.oracle, model.candidate) if r is not None]
         served_ref = None
         if served is not None:
@@ -62,11 +63,11 @@ class ModelLoop:
             ready=scene.ready,
             served=served,
             served_ref=served_ref,
-            journal=self._p.swapper.journal_of(model.name),
+            journal=journal,
             faults=memory.faults,
             golden=memory.view_of_golden(tuple(refs), model.policy, wish.notes),
             shadow=memory.shadow,
-            reproven=memory.reproven,
+            reproven=memory.reproven is not None and memory.reproven == _latch_of(model, journal),
             swap_proven=scene.proof.proven,
             prove_at=scene.proof.again_at,
             memory_low=scene.memory_low,
@@ -96,7 +97,11 @@ class ModelLoop:
     def hear(self, told: Told) -> None:
         """Take in what the guard says."""
         self.memory.told = told
-        self.memory.reproven = self.memory.reproven or told.rearm
+        if told.trip_kind is not None:
+            self.memory.reproven = None  # a new latch: what was proven before it says nothing
+        if told.rearm:
+            # Of this very latch: another attempt or digest, or a later trip of the same one, is not proven by it.
+            self.memory.reproven = self._p.swapper.journal_of(self.alias).latch(told.digest, told.attempt)
         if told.shadow is not None:
             self.memory.shadow = told.shadow
 
@@ -118,9 +123,8 @@ class ModelLoop:
         result = self._p.swapper.swap(order)
         if result is None:
             return
-        if action.unlatch:
-            self._p.journal.append(Unlatched(alias=order.alias, digest=order.to.digest, attempt=order.attempt))
-            self.memory.reproven = False
+        if order.why == "Rearm":
+            self.memory.reproven = None
         self._p.metrics.swapped(order.alias, seconds=result.swap_ms / 1e3, epoch=result.epoch)
         if order.why == "Quarantine":
             self._p.metrics.tripped(order.alias, order.reason, swapped=True)
@@ -211,3 +215,7 @@ class ModelLoop:
     def _log_now(self) -> Any:
         face = self._p.swapper.face(self.alias)
         return self._log.bind(model_id=face.model_id if face is not None else "")
+
+
+def _latch_of(model: NodeModel, journal: AliasState) -> Latch | None:
+    return journal.latch(model.primary.digest, model.attempt) if model.primary is not None else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.api.policy import PolicySpec
+from blurfleet_agent.journal_records import Latch
 from blurfleet_agent.remembered import Remembered
 from blurfleet_agent.view import Fault, GoldenResult, Role, ShadowResult
 from blurfleet_agent.watch import Told
@@ -24,7 +25,7 @@ class ModelMemory:
     last_wanted: dict[str, float] = field(default_factory=dict)
     shadow: ShadowResult | None = None
     told: Told | None = None
-    reproven: bool = False
+    reproven: Latch | None = None  # the drift latch that Probation proved wrong
     settle_at: float = 0.0
     settle_tries: int = 0
 
@@ -33,7 +34,7 @@ class ModelMemory:
         if self.attempt != spec.attempt:
             self.attempt = spec.attempt
             self.faults.clear()
-            self.reproven = False
+            self.reproven = None
 
     def view_of_golden(
         self, refs: tuple[EngineRef, ...], policy: PolicySpec, notes: Remembered

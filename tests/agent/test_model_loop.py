@@ -1,0 +1,155 @@
+"""One model's part of the loop, on a real journal and swapper: what the guard proved, and which trip it was of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.agent.standins import FACE, OLD, OLD32, FlipsStandIn, name, routed
+
+from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
+from blurfleet.quality.rules import default_policy
+from blurfleet.quality.state import LatchKind
+from blurfleet.reasons import Reason
+from blurfleet_agent import decide as wanted
+from blurfleet_agent.ballast import Ballast
+from blurfleet_agent.desired import Wish
+from blurfleet_agent.exporter import Metrics
+from blurfleet_agent.flip_proof import FlipProof
+from blurfleet_agent.journal import Journal
+from blurfleet_agent.journal_records import Latch
+from blurfleet_agent.model_loop import ModelLoop, Scene
+from blurfleet_agent.parts import Parts
+from blurfleet_agent.remembered import Remembered
+from blurfleet_agent.swap import SwapOrder, Swapper
+from blurfleet_agent.view import ModelView
+from blurfleet_agent.watch import Told
+
+
+class Bench:
+    """A node that serves its standby since OLD tripped on drift in attempt a1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = Journal(folder / "journal.bin")
+        self.flips = FlipsStandIn()
+        self.swapper = Swapper(
+            journal=self.journal,
+            routing_file=folder / "routing.json",
+            flips=self.flips,
+            ballast=Ballast(folder / "ballast.bin"),
+            simulated=True,
+            crash=lambda point: self.meanwhile() if point == "routing-replaced" else None,
+        )
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.swapper.learn("bokeh", FACE)
+        self.trip()
+        settings = SimpleNamespace(
+            node="orin-0",
+            device_class="jetson-orin",
+            unload_after_s=30.0,
+            retry_back_off_s=2.0,
+            retry_back_off_max_s=60,
+        )
+        self.metrics = Metrics(CollectorRegistry(), node="orin-0", device_class="jetson-orin")
+        parts = SimpleNamespace(
+            settings=settings, swapper=self.swapper, journal=self.journal, metrics=self.metrics, engines=None
+        )
+        self.loop = ModelLoop(cast(Parts, parts), "bokeh")
+        self.view()
+
+    def trip(self, *, sentinel: bool = False, attempt: str = "a1", at: float = 1.0) -> None:
+        latch = Latch(digest=OLD.digest, attempt=attempt, reason="DEERExceeded", sentinel=sentinel, at=at)
+        self.swapper.swap(
+            SwapOrder(
+                alias="bokeh",
+                to=routed(OLD32),
+                role="Fallback",
+                primary=routed(OLD),
+                fallback=routed(OLD32),
+                why="Trip",
+                reason=Reason.DEER_EXCEEDED,
+                attempt=attempt,
+                latch=latch,
+            )
+        )
+
+    def view(self, attempt: str = "a1") -> ModelView:
+        model = NodeModel(
+            name="bokeh", attempt=attempt, primary=OLD, fallback=OLD32, oracle=OLD32, policy=default_policy()
+        )
+        self.loop.memory.begin(model)
+        wish = Wish(
+            spec=NodeEngineSpec(device_class="jetson-orin", models=(model,)),
+            generation=1,
+            notes=Remembered(),
+            problem=None,
+        )
+        ready = frozenset({name(OLD), name(OLD32)})
+        return self.loop.view(wish, model, Scene(now=10.0, ready=ready, proof=FlipProof(proven=True), memory_low=False))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def told(*, rearm: bool = False, kind: LatchKind | None = None, attempt: str = "a1", digest: str = OLD.digest) -> Told:
+    return Told(
+        alias="bokeh",
+        digest=digest,
+        attempt=attempt,
+        phase="Probation",
+        valid=20,
+        stability=None,
+        rearm=rearm,
+        trip_kind=kind,
+    )
+
+
+def test_what_probation_proved_holds_for_the_trip_it_was_about(bench: Bench) -> None:
+    bench.loop.hear(told(rearm=True))
+    assert bench.view().reproven
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        pytest.param(told(rearm=True, attempt="a0"), id="of another attempt"),
+        pytest.param(told(rearm=True, digest=OLD32.digest), id="of another digest"),
+        pytest.param(told(), id="not said at all"),
+    ],
+)
+def test_a_late_word_of_something_else_proves_nothing(bench: Bench, word: Told) -> None:
+    bench.loop.hear(word)
+    assert not bench.view().reproven
+
+
+def test_a_new_trip_takes_back_what_was_proven_before_it(bench: Bench) -> None:
+    bench.loop.hear(told(rearm=True))
+    bench.loop.hear(told(kind=LatchKind.DRIFT))
+    assert not bench.view().reproven
+    bench.loop.hear(told(rearm=True))
+    bench.trip(at=2.0)  # its word has not arrived yet
+    assert not bench.view().reproven
+
+
+def test_the_end_of_a_rearm_cannot_erase_a_trip_that_came_while_the_alias_followed(bench: Bench) -> None:
+    bench.loop.hear(told(rearm=True))
+    action = wanted.choose_serving(bench.view())
+    assert action is not None
+    assert action.order.why == "Rearm"
+
+    def tripped_meanwhile() -> None:
+        bench.meanwhile = lambda: None
+        bench.trip(sentinel=True, at=3.0)
+
+    bench.meanwhile = tripped_meanwhile
+    bench.loop.apply(action, 10.0)
+    served = bench.swapper.served("bokeh")
+    assert served is not None
+    assert served.role == "Fallback"
+    assert [(x.digest, x.sentinel) for x in bench.swapper.journal_of("bokeh").latches] == [(OLD.digest, True)]
