@@ -70,6 +70,9 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             watch = "watch=" in self.path
             code = proxy.refusal(self.command, watch)
+            if code == 410:
+                self._say_gone()
+                return
             if code:
                 self._refuse(code)
                 return
@@ -82,6 +85,16 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
             finally:
                 up.close()
+
+        def _say_gone(self) -> None:
+            """Answer a watch as the server does whose history was compacted: well, with an error in the stream."""
+            said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}
+            line = json.dumps({"type": "ERROR", "object": {**said, "metadata": {}, "message": "injected"}}) + "\n"
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(line)))
+            self.end_headers()
+            self.wfile.write(line.encode())
 
         def _refuse(self, code: int) -> None:
             said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "injected", "code": code}
@@ -100,7 +113,7 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             while data := answer.read1(_CHUNK):
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 self.wfile.flush()
-                if watch and proxy.fault in ("cut", "gone"):
+                if watch and proxy.fault in ("cut", "gone") and proxy.random.random() < 0.5:
                     self.close_connection = True  # in the middle of a stream, without its end
                     return
             self.wfile.write(b"0\r\n\r\n")

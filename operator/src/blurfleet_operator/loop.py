@@ -29,6 +29,7 @@ _PASSES_IN_A_ROW = 8
 _LONGEST_REST_S = 1.0
 _AWAY_S = 1.0
 _AGAIN_S = 2.0
+_DOUBTED_S = 5.0
 _log = structlog.get_logger("blurfleet.operator")
 
 
@@ -52,6 +53,7 @@ class Loop:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._recoveries = 0
+        self._refused = False
         self._listed_at = -1e12
         self.turned = monotonic()
         self._thread = threading.Thread(target=self._run, name="operator-loop", daemon=True)
@@ -108,18 +110,22 @@ class Loop:
             self._metrics.failures.inc()
             _log.exception("pass failed")
             return _AWAY_S
+        self._refused = self._refused or done.failures > 0
         again = random.uniform(0.5, 1.0) * _AGAIN_S if done.failures else self._s.resync_s
         return min(again, done.requeue_after)
 
     def _freshen(self) -> None:
         """List everything anew where changes may have been missed: at the start, after an outage, now and then."""
         recoveries = self._store.recoveries
-        due = self._monotonic() - self._listed_at > self._s.relist_s
+        age = self._monotonic() - self._listed_at
+        # A refused write may mean that what was decided on is no longer there.
+        due = age > self._s.relist_s or (self._refused and age > _DOUBTED_S)
         if not due and recoveries == self._recoveries:
             return
         for kind in FED:
             self._store.relist(kind)
         self._recoveries, self._listed_at = recoveries, self._monotonic()
+        self._refused = False
 
     def _register(self) -> None:
         for found in register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes):
@@ -142,6 +148,7 @@ class Loop:
                 self._store.write_status(Ref(kind=node.kind, name=node.meta.name), status)
             except BlurfleetError as error:
                 self._metrics.failures.inc()
+                self._refused = True
                 _log.warning("node not marked", node=node.meta.name, error=str(error))
                 continue
             _log.warning("node is silent", node=node.meta.name, heartbeat=status.heartbeat)

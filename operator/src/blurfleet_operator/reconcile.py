@@ -200,9 +200,7 @@ def _write_rollouts(world: World, decided: Iterable[tuple[RolloutView, Decision]
 def _write_verdicts(world: World, writer: _Writer) -> None:
     known = {r.key for r in world.of("QualityRun")}
     current = [run for r in world.rollouts for n in world.nodes for run in verdicts.verdicts(r, n, world.now)]
-    for run in {r.key: r for r in current}.values():
-        if run.key not in known:
-            writer.apply(run)
+    writer.apply_all([run for run in {r.key: r for r in current}.values() if run.key not in known])
     for run in verdicts.outdated(world.of("QualityRun"), frozenset(r.key for r in current), world.now):
         writer.delete(run)
 

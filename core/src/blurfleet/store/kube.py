@@ -117,7 +117,9 @@ class KubeStore:
 
     def write_status(self, ref: Ref, status: Model) -> None:
         """Replace the status. Raises StoreError(NotFound) where the object does not exist."""
-        self._wrote(ref.kind, self._client.send(ask.replacing_status(ref, status, self._manager)))
+        body = self._client.send(ask.replacing_status(ref, status, self._manager))
+        if ref.kind in self._mirrors:
+            self._mirrors[ref.kind].take("MODIFIED", body)
 
     def delete(self, ref: Ref) -> bool:
         """Delete the object; tell whether it existed."""
@@ -269,9 +271,14 @@ class KubeStore:
         return found.meta.uid if found is not None else ""
 
     def _wrote(self, kind: str, body: Mapping[str, Any]) -> Resource:
-        if kind in self._mirrors:
-            self._mirrors[kind].take("MODIFIED", body)
-        return self._seen(parse_served(body))
+        mirror = self._mirrors.get(kind)
+        if mirror is None:
+            return self._seen(parse_served(body))
+        mirror.take("MODIFIED", body)
+        # Parsed once for all who look; gone again already where somebody deleted it in this moment.
+        meta = body["metadata"]
+        found = mirror.get((str(meta.get("namespace", "")), str(meta["name"])))
+        return self._seen(found if found is not None else parse_served(body))
 
     def _moved(self, kinds: tuple[str, ...], seen: Mapping[str, int]) -> frozenset[str]:
         return frozenset(k for k in kinds if self._revisions.get(k, 0) != seen.get(k, 0))

@@ -150,6 +150,7 @@ class Reflector:
         self._stop = threading.Event()
         self._end: Callable[[], None] = lambda: None
         self._version = ""
+        self._streaming = False
         self.recoveries = 0
         self._thread = threading.Thread(target=self._run, name=f"mirror-{what.kind}", daemon=True)
 
@@ -179,8 +180,13 @@ class Reflector:
                 failures = self._failed(wrapped, failures)
 
     def _failed(self, error: StoreError, failures: int) -> int:
-        if error.reason is Reason.CONFLICT:
+        gone, broke = error.reason is Reason.CONFLICT, self._streaming
+        self._streaming = False
+        if gone:
             self._version = ""  # 410 Gone: the history up to here was compacted; list again
+        if gone or broke:
+            # A stream that breaks says nothing of the server: go on from the last version. If that fails, it is away.
+            self._stop.wait(random.uniform(0.02, 0.2))
             return failures
         if self._mirror.trouble is None and not self._stop.is_set():
             _log.warning("API server is away", kind=self._what.kind, reason=error.reason, message=error.message)
@@ -199,6 +205,7 @@ class Reflector:
             if self._stop.is_set():
                 return
             self._take(event)
+        self._streaming = False
 
     def _well(self) -> None:
         if self._mirror.trouble is not None:
@@ -207,7 +214,7 @@ class Reflector:
         self._mirror.trouble = None
 
     def _opened(self, end: Callable[[], None]) -> None:
-        self._end = end
+        self._end, self._streaming = end, True
         if self._stop.is_set():
             end()
 
