@@ -17,6 +17,7 @@ from blurfleet.reasons import Reason
 from blurfleet_agent.candidate import judge_candidate
 from blurfleet_agent.decide import Load, ProveFlip, Refresh, RunGolden, Serve, Settle, Unload, choose_serving, decide
 from blurfleet_agent.journal_records import AliasState, Latch
+from blurfleet_agent.model_memory import ModelMemory
 from blurfleet_agent.recovery import Served
 from blurfleet_agent.view import Fault, GoldenResult, ModelView, Problem, Role, ShadowResult
 
@@ -64,6 +65,7 @@ def view(**changes: Any) -> ModelView:
     return ModelView(spec=NodeModel.model_validate(spec), golden=golden, **{**values, **changes})
 
 
+PROOF: tuple[tuple[str, str, Role], ...] = ((OLD32.digest, "old", "Fallback"),)
 CANDIDATE = {"candidate": NEW, "oracle": NEW32}
 LIVE = PolicySpec(shadow_samples=20)
 
@@ -307,6 +309,24 @@ def test_a_failed_load_waits_for_its_time_and_a_final_one_for_ever() -> None:
     assert decide(view(spec=CANDIDATE, ready=without(NEW), faults={NEW.digest: replace(waits, final=True)})) == ()
 
 
+@pytest.mark.parametrize(
+    ("engine", "reason", "loads"),
+    [
+        pytest.param(OLD, Reason.LOAD_TIMEOUT, True, id="what serves is tried for as long as it is wanted"),
+        pytest.param(OLD32, Reason.LOAD_FAILED, True, id="so is the standby"),
+        pytest.param(OLD32, Reason.DIGEST_MISMATCH, True, id="wrong bytes may be uploaded again"),
+        pytest.param(OLD, Reason.RECORD_MISMATCH, False, id="a record that belongs to another engine helps nobody"),
+        pytest.param(NEW, Reason.LOAD_FAILED, False, id="a candidate is given up"),
+    ],
+)
+def test_only_a_candidate_is_given_up_after_a_few_failed_loads(engine: EngineRef, reason: Reason, loads: bool) -> None:
+    last = Fault(reason=reason, message="x", attempts=3, retry_at=NOW, final=True)
+    found = decide(view(spec=CANDIDATE, ready=without(engine), faults={engine.digest: last}))
+    assert ([a.ref for a in found if isinstance(a, Load)] == [engine]) == loads
+    waits = {engine.digest: replace(last, retry_at=NOW + 1)}
+    assert not any(isinstance(a, Load) for a in decide(view(spec=CANDIDATE, ready=without(engine), faults=waits)))
+
+
 def test_the_standby_is_proven_again_when_its_proof_is_old() -> None:
     old = {(OLD32.digest, "old", "Fallback"): replace(PASS, at=NOW - 60)}
     assert decide(view(golden=old)) == (RunGolden(ref=OLD32, role="Fallback"),)
@@ -333,6 +353,16 @@ def test_a_standby_that_rots_is_taken_out_of_the_routing_file() -> None:
 def test_an_engine_nobody_wants_is_unloaded_only_after_the_longest_request() -> None:
     last = {name(NEW): NOW - 29, name(NEW32): NOW - 31}
     assert decide(view(last_wanted=last, unload_after=30.0)) == (Unload(name=name(NEW32)),)
+
+
+def test_an_engine_left_by_an_earlier_process_is_unloaded_after_the_same_wait() -> None:
+    memory = ModelMemory()
+    for now in (NOW, NOW + 29.9):
+        seen = view(now=now, last_wanted=memory.last_wanted, golden={k: replace(PASS, at=now) for k in PROOF})
+        assert not any(isinstance(a, Unload) for a in decide(seen))
+        memory.want({name(OLD), name(OLD32)}, seen)
+    late = view(now=NOW + 30, last_wanted=memory.last_wanted, golden={k: replace(PASS, at=NOW + 30) for k in PROOF})
+    assert [a.name for a in decide(late) if isinstance(a, Unload)] == sorted([name(NEW), name(NEW32)])
 
 
 @given(

@@ -38,6 +38,7 @@ from blurfleet_agent.view import Fault
         pytest.param(Reason.MISSING_FILE, 0, True, id="a missing file is not going to appear"),
         pytest.param(Reason.INSUFFICIENT_MEMORY, 50, False, id="memory may come free any time"),
         pytest.param(Reason.INSUFFICIENT_STORAGE, 50, False, id="disk space may come free any time"),
+        pytest.param(Reason.ARTIFACT_UNAVAILABLE, 50, False, id="a store may come back any time"),
         pytest.param(Reason.DIGEST_MISMATCH, 2, True, id="wrong bytes three times are wrong bytes"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Literal
 from blurfleet.api.nodeengine import EngineRef
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import RoutedEngine
+from blurfleet_agent.faults import given_up
 from blurfleet_agent.swap import SwapOrder
 from blurfleet_agent.view import GoldenResult, ModelView, Role
 
@@ -147,7 +148,7 @@ def _slow(view: ModelView) -> list[Action]:
     shed = _shed(view)
     if shed is not None:
         return [shed]
-    first = {r.digest for r in (view.served_ref, view.spec.fallback, view.spec.primary) if r is not None}
+    first = _first(view)
     work: list[Load | RunGolden] = [Load(ref=ref) for ref in wanted_engines(view) if _load_due(view, ref)]
     work += _golden_due(view)
     actions: list[Action] = [a for a in work if a.ref.digest in first]
@@ -157,9 +158,15 @@ def _slow(view: ModelView) -> list[Action]:
     return actions + _unloads(view)
 
 
+def _first(view: ModelView) -> set[str]:
+    """Return the digests that the node serves by: what serves, its standby, and what is to serve."""
+    return {r.digest for r in (view.served_ref, view.spec.fallback, view.spec.primary) if r is not None}
+
+
 def _load_due(view: ModelView, ref: EngineRef) -> bool:
     fault = view.faults.get(ref.digest)
-    waiting = fault is not None and (fault.final or view.now < fault.retry_at)
+    needed = ref.digest in _first(view)
+    waiting = fault is not None and (given_up(fault, needed=needed) or view.now < fault.retry_at)
     return not view.is_ready(ref) and not waiting and ref.digest not in view.quarantined
 
 

@@ -19,7 +19,14 @@ HOPELESS = frozenset(
     }
 )
 # These pass without anybody touching the engine, so they are tried for as long as it is wanted.
-PASSING = frozenset({Reason.INSUFFICIENT_STORAGE, Reason.INSUFFICIENT_MEMORY, Reason.TRITON_UNREACHABLE})
+PASSING = frozenset(
+    {
+        Reason.INSUFFICIENT_STORAGE,
+        Reason.INSUFFICIENT_MEMORY,
+        Reason.TRITON_UNREACHABLE,
+        Reason.ARTIFACT_UNAVAILABLE,
+    }
+)
 
 
 def next_fault(
@@ -30,3 +37,8 @@ def next_fault(
     final = error.reason in HOPELESS or (error.reason not in PASSING and tried >= attempts)
     wait = min(max_back_off_s, back_off_s * 2.0 ** min(tried - 1, 16))
     return Fault(reason=error.reason, message=str(error), attempts=tried, retry_at=now + wait, final=final)
+
+
+def given_up(fault: Fault, *, needed: bool) -> bool:
+    """Tell whether no further attempt is made. What the node serves by (`needed`) is given up only if nothing helps."""
+    return fault.reason in HOPELESS if needed else fault.final

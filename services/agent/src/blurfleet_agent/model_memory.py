@@ -9,7 +9,7 @@ from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.api.policy import PolicySpec
 from blurfleet_agent.journal_records import Latch
 from blurfleet_agent.remembered import Remembered
-from blurfleet_agent.view import Fault, GoldenResult, Role, ShadowResult
+from blurfleet_agent.view import Fault, GoldenResult, ModelView, Role, ShadowResult
 from blurfleet_agent.watch import Told
 
 GoldenKey = tuple[str, str, Role, str]
@@ -35,6 +35,13 @@ class ModelMemory:
             self.attempt = spec.attempt
             self.faults.clear()
             self.reproven = None
+
+    def want(self, names: set[str], view: ModelView) -> None:
+        """Note what is wanted now; an engine that was found loaded (an earlier process's) was wanted until then."""
+        for name in view.ready:
+            if name.startswith(f"{view.spec.name}__"):
+                self.last_wanted.setdefault(name, view.now)
+        self.last_wanted.update(dict.fromkeys(names, view.now))
 
     def view_of_golden(
         self, refs: tuple[EngineRef, ...], policy: PolicySpec, notes: Remembered

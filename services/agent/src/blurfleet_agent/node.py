@@ -145,7 +145,7 @@ class Node:
 
     def _refer(self, view: ModelView, wish: Wish, loop: ModelLoop, referenced: set[str]) -> None:
         keep = wanted.wanted_engines(view)
-        loop.memory.last_wanted.update({view.name_of(ref): view.now for ref in keep})
+        loop.memory.want({view.name_of(ref) for ref in keep}, view)
         referenced.update(*(self._p.engines.files_of(ref) for ref in keep))
         referenced |= {n.golden.digest for n in wish.notes.sets.values() if n.golden is not None}
 
