@@ -47,6 +47,8 @@ def test_a_build_that_is_pushed_names_every_blob_where_it_lies_now(
     for blob in blobs:
         assert blob["uri"].startswith(f"{place}/blobs/sha256/")
         assert digest_file(file_path(blob["uri"])) == blob["digest"]
+    assert spec["interface"]["inputs"][0]["shape"][-2:] == [160, 160]
+    assert [t["dtype"] for side in ("inputs", "outputs") for t in spec["interface"][side]] == ["float32", "float32"]
     records = [json.loads(file_path(v["buildRecord"]["uri"]).read_bytes()) for v in spec["variants"]]
     for file in (f for record in records for f in record["serving"]["supportFiles"]):
         assert digest_file(file_path(file["uri"])) == file["digest"]

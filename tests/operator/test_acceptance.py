@@ -9,6 +9,7 @@ import pytest
 from simulated_fleet import FACTS, NOW, digest, policy_spec, rollout_spec, set_spec
 
 from blurfleet.api.contract import ContractSpec, contract_at
+from blurfleet.api.engineset import EngineSetSpec, Interface
 from blurfleet.api.meta import timestamp
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus, NodeModel
 from blurfleet.api.policy import PolicySpec
@@ -66,6 +67,23 @@ def only_for(device_class: str) -> PolicySpec:
     return policy_spec(metrics=[rule])
 
 
+def face(*, output: str = "matte", side: int = 160, dtype: str = "float32") -> Interface:
+    return Interface.model_validate(
+        {
+            "inputs": [{"name": "image", "dtype": dtype, "shape": [1, 3, side, side]}],
+            "outputs": [{"name": output, "dtype": dtype, "shape": [1, 1, side, side]}],
+        }
+    )
+
+
+def sets_with(new: Interface | None) -> dict[str, EngineSetSpec]:
+    return {"mixed": set_spec("mixed", precision="Mixed").model_copy(update={"interface": new})}
+
+
+def served_by(old: Interface | None) -> EngineSetSpec:
+    return set_spec("old").model_copy(update={"interface": old})
+
+
 OLDER = rollout("first", "2027-01-01T00:00:00Z")
 YOUNGER = rollout("second", "2027-01-03T00:00:00Z")
 FOREIGN = {"mixed": set_spec("mixed", precision="Mixed").model_copy(update={"model": "depth"})}
@@ -115,6 +133,22 @@ TABLE: list[Any] = [
     pytest.param(
         {"nodes": NEIGHBOUR}, Reason.NO_VARIANT_FOR_NODE, id="a patch of the runtime apart is another runtime"
     ),
+    *(
+        pytest.param({"sets": {**sets_with(new), "old": old}}, reason, id=name)
+        for name, new, old, reason in (
+            ("tensors of the same names and shapes", face(), served_by(face()), None),
+            ("an output of another name", face(output="alpha"), served_by(face()), Reason.CONTRACT_CHANGED),
+            ("an input of another shape", face(side=320), served_by(face()), Reason.CONTRACT_CHANGED),
+            ("another dtype", face(dtype="float16"), served_by(face()), Reason.CONTRACT_CHANGED),
+            ("a new set that does not say its tensors", None, served_by(face()), None),
+            ("a served set that does not say its tensors", face(), served_by(None), None),
+        )
+    ),
+    pytest.param(
+        {"sets": {**sets_with(face(side=320)), "old": served_by(face())}, "nodes": (*CHANGED,)},
+        Reason.CONTRACT_CHANGED,
+        id="a changed contract and changed tensors are one reason",
+    ),
     # Order: of two that hold, the earlier is shown.
     pytest.param(
         {"rollout": rollout(engine_set="typo"), "policies": {}},
@@ -154,6 +188,7 @@ def test_the_order_of_the_chain_is_the_documented_one() -> None:
         "not_owned",
         "not_quarantined",
         "same_contract",
+        "same_interface",
         "compatible",
     ]
 
@@ -183,3 +218,11 @@ def test_a_node_that_was_never_heard_from_does_not_refuse_the_set() -> None:
     silent = replace(node(runtime="other"), status=NodeEngineStatus())
     obs = observation(nodes=(node(), silent))
     assert refusal(Asked(obs=obs, selected=obs.nodes, starting=True, now=NOW)) is None
+
+
+def test_the_refusal_of_other_tensors_names_both() -> None:
+    obs = observation(sets={**sets_with(face(output="alpha")), "old": served_by(face())})
+    found = refusal(Asked(obs=obs, selected=obs.nodes, starting=True, now=NOW))
+    assert found is not None
+    assert "alpha float32[1, 1, 160, 160]" in found.message
+    assert "matte float32[1, 1, 160, 160]" in found.message

@@ -10,9 +10,10 @@ from pathlib import Path
 import yaml
 
 from blurfleet.api.contract import ContractStatus
-from blurfleet.api.engineset import Blob, EngineSetSpec, EngineSetStatus, Variant
+from blurfleet.api.engineset import Blob, EngineSetSpec, EngineSetStatus, Interface, Variant
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta
+from blurfleet.api.record import BuildRecord
 from blurfleet.artifacts import Location
 from blurfleet.errors import InvalidInput
 from blurfleet.identity import digest_bytes
@@ -141,6 +142,7 @@ class _Shop:
             contract_ref=recipe.contract_name,
             golden=self.pusher.blob(self._golden(plan.stem)),
             profile=self._piece.profile(),
+            interface=self._interface(variants[0]),
             variants=variants,
         )
         made = Resource(kind="EngineSet", meta=_meta(plan.name), spec=spec, status=EngineSetStatus())
@@ -158,6 +160,10 @@ class _Shop:
 
     def _backend(self, target: BuildTarget) -> Backend:
         return backend_for(target.runtime, self._recipe_path.resolve().parent.parent / "templates")
+
+    def _interface(self, variant: Variant) -> Interface:
+        record = BuildRecord.model_validate_json(self._artifacts.path(variant.build_record.digest).read_bytes())
+        return Interface(inputs=record.inputs, outputs=record.outputs)
 
     def _golden(self, stem: Stem | None) -> Blob:
         recipe = self._piece.recipe

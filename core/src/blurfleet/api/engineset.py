@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from blurfleet.api.base import Digest, Model, Name, Precision
 from blurfleet.api.meta import Condition
-from blurfleet.api.record import Target
+from blurfleet.api.record import Target, Tensor
 
 
 class Blob(Model):
@@ -22,6 +22,13 @@ class InputProfile(Model):
 
     statistics: dict[str, str] = Field(default_factory=dict)
     calibration_digest: Digest | None = None
+
+
+class Interface(Model):
+    """What clients of the alias see: names, dtypes and shapes of its tensors. Another one needs another alias."""
+
+    inputs: tuple[Tensor, ...] = Field(min_length=1, max_length=8)
+    outputs: tuple[Tensor, ...] = Field(min_length=1, max_length=8)
 
 
 class Variant(Model):
@@ -43,6 +50,7 @@ class EngineSetSpec(Model):
     contract_ref: Name
     golden: Blob
     profile: InputProfile = InputProfile()
+    interface: Interface | None = None
     variants: tuple[Variant, ...] = Field(min_length=1, max_length=64)
 
     @model_validator(mode="after")

@@ -17,9 +17,9 @@ RECORD_SCHEMA = 1
 class Tensor(Model):
     """One input or output: name, NumPy dtype name, shape with -1 for a free axis."""
 
-    name: str
+    name: str = Field(max_length=256)
     dtype: Literal["float32", "float16"] = "float32"
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = Field(max_length=8)
 
 
 class Target(Model):

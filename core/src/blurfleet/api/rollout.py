@@ -80,6 +80,10 @@ class RolloutSpec(Model):
 Phase = Literal["Pending", "Progressing", "Holding", "Promoted", "RollingBack", "RolledBack", "Aborted", "Stalled"]
 
 
+# The most nodes a fleet may have.
+MOST_NODES = 5000
+
+
 class TripNote(Model):
     """One trip as the rollout saw it."""
 
@@ -135,6 +139,6 @@ class RolloutStatus(Model):
     acted: Ops = Ops()
     last_known_good: str = ""
     reverted_classes: tuple[str, ...] = ()
-    drained: tuple[str, ...] = ()
+    drained: tuple[str, ...] = Field(default=(), max_length=MOST_NODES)
     trips: tuple[TripNote, ...] = Field(default=(), max_length=100)
     conditions: tuple[Condition, ...] = ()

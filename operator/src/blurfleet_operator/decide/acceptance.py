@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from blurfleet.api.admission import quarantines_hitting
+from blurfleet.api.engineset import Interface
 from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet.api.policy import UNAVAILABLE, PolicySpec
 from blurfleet.api.quarantine import QuarantineSpec
+from blurfleet.api.record import Tensor
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.choice import selects, variants_for
@@ -138,6 +140,32 @@ def same_contract(asked: Asked) -> Finding | None:
     return None
 
 
+def same_interface(asked: Asked) -> Finding | None:
+    """Tensors keep their names, dtypes and shapes, as far as the new set and the served ones say what they are."""
+    spec, sets = asked.obs.rollout.spec, asked.obs.sets
+    new = sets[spec.engine_set].interface
+    if not asked.starting or new is None:
+        return None
+    for node in asked.selected:
+        served = node.wanted(spec.model)
+        source = sets.get(served.primary.set) if served is not None and served.primary is not None else None
+        if source is None or source.interface in (None, new):
+            continue
+        message = (
+            f"EngineSet {spec.engine_set} has {_tensors(new)}, {node.name} serves {spec.model} with "
+            f"{_tensors(source.interface)}; clients would break: use another model name"
+        )
+        return Finding(reason=Reason.CONTRACT_CHANGED, message=message)
+    return None
+
+
+def _tensors(interface: Interface) -> str:
+    def one(tensor: Tensor) -> str:
+        return f"{tensor.name} {tensor.dtype}{list(tensor.shape)}"
+
+    return f"{', '.join(map(one, interface.inputs))} -> {', '.join(map(one, interface.outputs))}"
+
+
 def compatible(asked: Asked) -> Finding | None:
     """Every selected node that was heard from has a variant; checked before anything is written."""
     spec = asked.obs.rollout.spec
@@ -164,6 +192,7 @@ CHAIN: tuple[Check, ...] = (
     not_owned,
     not_quarantined,
     same_contract,
+    same_interface,
     compatible,
 )
 
