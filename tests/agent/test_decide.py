@@ -15,7 +15,18 @@ from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.api.policy import PolicySpec
 from blurfleet.reasons import Reason
 from blurfleet_agent.candidate import judge_candidate
-from blurfleet_agent.decide import Load, ProveFlip, Refresh, RunGolden, Serve, Settle, Unload, choose_serving, decide
+from blurfleet_agent.decide import (
+    FetchRecord,
+    Load,
+    ProveFlip,
+    Refresh,
+    RunGolden,
+    Serve,
+    Settle,
+    Unload,
+    choose_serving,
+    decide,
+)
 from blurfleet_agent.journal_records import AliasState, Latch
 from blurfleet_agent.model_memory import ModelMemory
 from blurfleet_agent.recovery import Served
@@ -343,6 +354,12 @@ def test_an_alias_that_is_behind_is_settled_when_its_time_has_come() -> None:
 def test_flips_are_proven_once_something_serves() -> None:
     assert decide(view(swap_proven=None)) == (ProveFlip(engine=name(OLD)),)
     assert decide(view(swap_proven=None, served=served(OLD, settled=False), settle_at=NOW + 1)) == ()
+
+
+def test_the_record_of_a_loaded_engine_is_fetched_beside_the_loop() -> None:
+    assert decide(view(faceless=OLD)) == (FetchRecord(ref=OLD),)
+    assert decide(view(faceless=OLD, face_at=NOW + 1)) == ()
+    assert kinds(decide(view(faceless=OLD, ready=without(OLD)))) == ["Load"]
 
 
 def test_a_standby_that_rots_is_taken_out_of_the_routing_file() -> None:

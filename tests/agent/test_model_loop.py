@@ -12,12 +12,15 @@ from prometheus_client import CollectorRegistry
 from tests.agent.standins import FACE, OLD, OLD32, FlipsStandIn, name, routed
 
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
+from blurfleet.artifacts import Opened
 from blurfleet.quality.rules import default_policy
 from blurfleet.quality.state import LatchKind
 from blurfleet.reasons import Reason
 from blurfleet_agent import decide as wanted
 from blurfleet_agent.ballast import Ballast
+from blurfleet_agent.control import RepositoryControl
 from blurfleet_agent.desired import Wish
+from blurfleet_agent.engines import Engines
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.flip_proof import FlipProof
 from blurfleet_agent.journal import Journal
@@ -25,6 +28,8 @@ from blurfleet_agent.journal_records import Latch
 from blurfleet_agent.model_loop import ModelLoop, Scene
 from blurfleet_agent.parts import Parts
 from blurfleet_agent.remembered import Remembered
+from blurfleet_agent.repository import ModelRepository
+from blurfleet_agent.staging import Staging
 from blurfleet_agent.swap import SwapOrder, Swapper
 from blurfleet_agent.view import ModelView
 from blurfleet_agent.watch import Told
@@ -55,8 +60,16 @@ class Bench:
             retry_back_off_max_s=60,
         )
         self.metrics = Metrics(CollectorRegistry(), node="orin-0", device_class="jetson-orin")
+        self.staging = Staging(folder / "artifacts", fetch={"file": self.never})
+        self.engines = Engines(
+            staging=self.staging,
+            repository=cast(ModelRepository, None),
+            control=cast(RepositoryControl, None),
+            memory_reserve=0,
+            timeout_s=1.0,
+        )
         parts = SimpleNamespace(
-            settings=settings, swapper=self.swapper, journal=self.journal, metrics=self.metrics, engines=None
+            settings=settings, swapper=self.swapper, journal=self.journal, metrics=self.metrics, engines=self.engines
         )
         self.loop = ModelLoop(cast(Parts, parts), "bokeh")
         self.view()
@@ -77,17 +90,20 @@ class Bench:
             )
         )
 
-    def view(self, attempt: str = "a1") -> ModelView:
+    @staticmethod
+    def never(uri: str, offset: int) -> Opened:
+        raise AssertionError(f"the loop asked the network for {uri} from {offset}")
+
+    def wish(self, attempt: str = "a1") -> tuple[Wish, NodeModel]:
         model = NodeModel(
             name="bokeh", attempt=attempt, primary=OLD, fallback=OLD32, oracle=OLD32, policy=default_policy()
         )
+        spec = NodeEngineSpec(device_class="jetson-orin", models=(model,))
+        return Wish(spec=spec, generation=1, notes=Remembered(), problem=None), model
+
+    def view(self, attempt: str = "a1") -> ModelView:
+        wish, model = self.wish(attempt)
         self.loop.memory.begin(model)
-        wish = Wish(
-            spec=NodeEngineSpec(device_class="jetson-orin", models=(model,)),
-            generation=1,
-            notes=Remembered(),
-            problem=None,
-        )
         ready = frozenset({name(OLD), name(OLD32)})
         return self.loop.view(wish, model, Scene(now=10.0, ready=ready, proof=FlipProof(proven=True), memory_low=False))
 
@@ -153,3 +169,10 @@ def test_the_end_of_a_rearm_cannot_erase_a_trip_that_came_while_the_alias_follow
     assert served is not None
     assert served.role == "Fallback"
     assert [(x.digest, x.sentinel) for x in bench.swapper.journal_of("bokeh").latches] == [(OLD.digest, True)]
+
+
+def test_the_loop_learns_the_tensors_from_what_is_staged_and_asks_no_network(bench: Bench) -> None:
+    wish, model = bench.wish()
+    bench.loop.learn_face(wish, model)
+    assert bench.view().faceless == OLD
+    assert wanted.FetchRecord(ref=OLD) in wanted.decide(bench.view())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,43 @@ def test_a_blob_is_fetched_once_and_found_under_its_digest(tmp_path: Path) -> No
     assert path.read_bytes() == DATA
     (tmp_path / "source.bin").unlink()
     assert staging.ensure(wanted) == path
+
+
+def never(uri: str, offset: int) -> Opened:
+    raise AssertionError(f"asked the network for {uri} from {offset}")
+
+
+def test_what_is_staged_is_found_without_the_network_and_what_is_not_is_said(tmp_path: Path) -> None:
+    wanted = blob(tmp_path)
+    offline = Staging(tmp_path / "artifacts", fetch={"file": never})
+    assert offline.staged(wanted) is None
+    path = Staging(tmp_path / "artifacts").ensure(wanted)
+    assert offline.staged(wanted) == path
+    path.write_bytes(flipped())
+    assert offline.staged(wanted) is None
+
+
+def test_two_threads_that_want_one_blob_fetch_it_once(tmp_path: Path) -> None:
+    wanted, asked, release = blob(tmp_path), threading.Semaphore(0), threading.Event()
+
+    def slow(uri: str, offset: int) -> Opened:
+        asked.release()
+
+        def chunks() -> Iterator[bytes]:
+            yield DATA[:1000]
+            assert release.wait(10.0)
+            yield DATA[1000:]
+
+        return Opened(chunks=chunks(), offset=0)
+
+    staging = Staging(tmp_path / "artifacts", fetch={"file": slow})
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(staging.ensure, wanted) for _ in range(2)]
+        assert asked.acquire(timeout=10.0)
+        second = asked.acquire(timeout=0.2)
+        release.set()
+        assert [f.result(10.0).read_bytes() for f in both] == [DATA, DATA]
+    assert not second
 
 
 def flipped() -> bytes:

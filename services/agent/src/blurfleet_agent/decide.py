@@ -32,6 +32,13 @@ class RunGolden:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FetchRecord:
+    """Stage the record of an engine that is loaded already: the alias's tensors are in it."""
+
+    ref: EngineRef
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProveFlip:
     """Flip a scratch alias under probe traffic."""
 
@@ -67,9 +74,9 @@ class Unload:
     name: str
 
 
-Action = Load | RunGolden | ProveFlip | Serve | Settle | Refresh | Unload
+Action = Load | FetchRecord | RunGolden | ProveFlip | Serve | Settle | Refresh | Unload
 UNSURE_RETRY_S = 2.0  # an inconclusive golden run disarms or holds, so it is asked again soon
-SLOW = (Load, RunGolden, ProveFlip, Unload)
+SLOW = (Load, FetchRecord, RunGolden, ProveFlip, Unload)
 
 
 def decide(view: ModelView) -> tuple[Action, ...]:
@@ -152,6 +159,8 @@ def _slow(view: ModelView) -> list[Action]:
     work: list[Load | RunGolden] = [Load(ref=ref) for ref in wanted_engines(view) if _load_due(view, ref)]
     work += _golden_due(view)
     actions: list[Action] = [a for a in work if a.ref.digest in first]
+    if view.faceless is not None and view.is_ready(view.faceless) and view.now >= view.face_at:
+        actions.append(FetchRecord(ref=view.faceless))  # one that is not loaded is staged with its load
     if view.swap_proven is not True and view.now >= view.prove_at and view.served is not None and view.served.settled:
         actions.append(ProveFlip(engine=view.served.engine.engine))
     actions += [a for a in work if a.ref.digest not in first]

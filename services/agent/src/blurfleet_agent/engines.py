@@ -80,7 +80,17 @@ class Engines:
 
         Raises ArtifactRefused (RecordInvalid, RecordMismatch and staging's reasons) and NodeError.
         """
-        path = self._staging.ensure(ref.build_record)
+        return self._read_record(ref, self._staging.ensure(ref.build_record))
+
+    def staged_record(self, ref: EngineRef) -> BuildRecord | None:
+        """Return the engine's build record if it is on the node, None where it has to be fetched first.
+
+        Waits for no network. Raises ArtifactRefused (RecordInvalid, RecordMismatch).
+        """
+        path = self._staging.staged(ref.build_record)
+        return None if path is None else self._read_record(ref, path)
+
+    def _read_record(self, ref: EngineRef, path: Path) -> BuildRecord:
         try:
             record = BuildRecord.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:

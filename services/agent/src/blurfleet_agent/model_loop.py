@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from blurfleet.api.base import seconds
-from blurfleet.api.nodeengine import NodeModel
+from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.errors import BlurfleetError
 from blurfleet.identity import engine_name
 from blurfleet_agent import decide as wanted
@@ -21,7 +21,7 @@ from blurfleet_agent.jobs import Outcome
 from blurfleet_agent.journal_records import AliasState, Latch
 from blurfleet_agent.model_memory import ModelMemory, golden_key
 from blurfleet_agent.parts import Parts
-from blurfleet_agent.view import GoldenAnswer, GoldenResult, ModelView
+from blurfleet_agent.view import Fault, GoldenAnswer, GoldenResult, ModelView
 from blurfleet_agent.watch import Told
 
 
@@ -43,6 +43,7 @@ class ModelLoop:
         self.alias = alias
         self.memory = ModelMemory()
         self._face: tuple[str, str] | None = None
+        self._faceless: EngineRef | None = None
         self._log = structlog.get_logger("blurfleet.node").bind(node=parts.settings.node, model=alias)
 
     def view(self, wish: Wish, model: NodeModel, scene: Scene) -> ModelView:
@@ -72,6 +73,8 @@ class ModelLoop:
             prove_at=scene.proof.again_at,
             memory_low=scene.memory_low,
             last_wanted=memory.last_wanted,
+            faceless=self._faceless,
+            face_at=memory.face_fault.retry_at if memory.face_fault is not None else 0.0,
             settle_at=memory.settle_at,
             standby_every=seconds(model.policy.standby_proof_every),
             unload_after=self._p.settings.unload_after_s,
@@ -84,13 +87,19 @@ class ModelLoop:
         ref = ref or model.primary or model.fallback or model.candidate
         if ref is None:
             return
+        if self._faceless is not None and self._faceless.digest != ref.digest:
+            self._faceless = None
         seen = (ref.digest, model.contract_hash)
         if self._face == seen:
             return
         try:
-            record = self._p.engines.record(ref)
+            record = self._p.engines.staged_record(ref)
         except BlurfleetError:
             return  # the load of that engine says why
+        if record is None:
+            self._faceless = ref
+            return
+        self._faceless = self.memory.face_fault = None
         self._p.swapper.learn(model.name, face_of(record, model.contract, model.contract_hash))
         self._face = seen
 
@@ -195,22 +204,28 @@ class ModelLoop:
         )
 
     def _failed(self, outcome: Outcome, error: BlurfleetError, now: float) -> None:
-        action, s, faults = outcome.action, self._p.settings, self.memory.faults
+        action, faults = outcome.action, self.memory.faults
         self._log.warning("failed", action=type(action).__name__, reason=error.reason, error=str(error))
         if isinstance(action, wanted.Load):
-            faults[action.ref.digest] = next_fault(
-                faults.get(action.ref.digest),
-                error,
-                now,
-                attempts=s.load_attempts,
-                back_off_s=s.retry_back_off_s,
-                max_back_off_s=s.retry_back_off_max_s,
-            )
+            faults[action.ref.digest] = self._next_fault(faults.get(action.ref.digest), error, now)
         elif isinstance(action, wanted.RunGolden):
             result = GoldenResult(verdict="Inconclusive", reason=error.reason, message=str(error), at=now)
             self._golden_done(outcome, GoldenAnswer(results={action.role: result}))
+        elif isinstance(action, wanted.FetchRecord):
+            self.memory.face_fault = self._next_fault(self.memory.face_fault, error, now)
         elif isinstance(action, wanted.Unload):
             self.memory.last_wanted[action.name] = now  # tried again after the same wait
+
+    def _next_fault(self, old: Fault | None, error: BlurfleetError, now: float) -> Fault:
+        s = self._p.settings
+        return next_fault(
+            old,
+            error,
+            now,
+            attempts=s.load_attempts,
+            back_off_s=s.retry_back_off_s,
+            max_back_off_s=s.retry_back_off_max_s,
+        )
 
     def _log_now(self) -> Any:
         face = self._p.swapper.face(self.alias)

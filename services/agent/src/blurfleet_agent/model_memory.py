@@ -26,6 +26,7 @@ class ModelMemory:
     shadow: ShadowResult | None = None
     told: Told | None = None
     reproven: Latch | None = None  # the drift latch that Probation proved wrong
+    face_fault: Fault | None = None
     settle_at: float = 0.0
     settle_tries: int = 0
 

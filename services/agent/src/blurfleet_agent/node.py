@@ -162,6 +162,8 @@ class Node:
         match action:
             case wanted.Load():
                 does = partial(work.load, action, model)
+            case wanted.FetchRecord():
+                does = partial(work.record, action)
             case wanted.RunGolden():
                 does = partial(work.golden, action, model, wish.notes)
             case wanted.Unload():

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -49,6 +50,8 @@ class Staging:
         self._fetchers = fetch or fetchers()
         self._free = free
         self._verified: dict[str, tuple[int, int, int]] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._locks_lock = threading.Lock()
 
     def path(self, digest: str) -> Path:
         """Return where the bytes of `digest` lie or would lie."""
@@ -60,11 +63,25 @@ class Staging:
         Raises ArtifactRefused (DigestMismatch, SizeMismatch, ArtifactUnavailable) and
         NodeError(InsufficientStorage), before anything is fetched when it cannot fit.
         """
+        with self._lock_of(blob.digest):  # two threads must not append to one file
+            return self.staged(blob) or self._bring(blob)
+
+    def staged(self, blob: Blob) -> Path | None:
+        """Return the path of `blob`'s bytes if they are here and match, None otherwise. Asks nothing of the network."""
         path = self.path(blob.digest)
-        if self._intact(path, blob.digest):
+        if not self._intact(path, blob.digest):
+            return None
+        with contextlib.suppress(OSError):  # collected this moment: the caller finds out as it reads
             os.utime(path)  # what is used last is collected last
             self._verified[blob.digest] = _stamp(path)
-            return path
+        return path
+
+    def _lock_of(self, digest: str) -> threading.Lock:
+        with self._locks_lock:
+            return self._locks.setdefault(digest, threading.Lock())
+
+    def _bring(self, blob: Blob) -> Path:
+        path = self.path(blob.digest)
         path.unlink(missing_ok=True)
         self._refuse_unfit(blob)
         part = path.with_name(f"{path.name}{_PARTIAL}")
@@ -106,11 +123,12 @@ class Staging:
         return tuple(gone)
 
     def _intact(self, path: Path, digest: str) -> bool:
-        if not path.is_file():
+        try:
+            if not path.is_file():
+                return False
+            return self._verified.get(digest) == _stamp(path) or digest_file(path) == digest
+        except OSError:
             return False
-        if self._verified.get(digest) == _stamp(path):
-            return True
-        return digest_file(path) == digest
 
     def _refuse_unfit(self, blob: Blob) -> None:
         here = _size(self.path(blob.digest).with_name(f"{self.path(blob.digest).name}{_PARTIAL}"))

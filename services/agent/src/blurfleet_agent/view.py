@@ -79,7 +79,8 @@ class ModelView:
 
     `ready` holds the names of READY engines, `golden` results by (digest, set, role), `served_ref` the engine behind
     `served` where it is known, `last_wanted` when an engine was last referenced, `swap_proven` None until flips were
-    tried on this Triton.
+    tried on this Triton, `faceless` the engine that the alias's tensors are to be learnt from while its record is not
+    on the node (fetched from `face_at` on).
     """
 
     now: float
@@ -98,6 +99,8 @@ class ModelView:
     prove_at: float = 0.0
     memory_low: bool = False
     last_wanted: Mapping[str, float] = field(default_factory=dict)
+    faceless: EngineRef | None = None
+    face_at: float = 0.0
     settle_at: float = 0.0
     standby_every: float = 60.0
     unload_after: float = 30.0

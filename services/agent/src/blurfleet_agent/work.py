@@ -9,7 +9,7 @@ from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.errors import BlurfleetError
 from blurfleet.identity import engine_name
 from blurfleet_agent.aliases import AliasMechanics, Face, Proof, probe_for
-from blurfleet_agent.decide import Load, ProveFlip, RunGolden, Unload
+from blurfleet_agent.decide import FetchRecord, Load, ProveFlip, RunGolden, Unload
 from blurfleet_agent.engines import Engines
 from blurfleet_agent.golden import (
     GoldenFrames,
@@ -56,6 +56,11 @@ class Work:
     def load(self, action: Load, model: NodeModel) -> Answer:
         """Stage, check and load. Raises what `Engines.load` raises."""
         return self._engines.load(action.ref, model.name)
+
+    def record(self, action: FetchRecord) -> Answer:
+        """Stage a build record. Raises what `Engines.record` raises."""
+        self._engines.record(action.ref)
+        return None
 
     def unload(self, action: Unload) -> Answer:
         """Unload and remove. Raises EngineError."""
