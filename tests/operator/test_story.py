@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -242,15 +243,30 @@ def test_a_drained_node_does_not_count_among_those_that_run_the_engine(fleet: Fl
     assert fleet.status().reverted_classes == ("jetson-orin",)
 
 
-def test_a_node_moved_to_another_class_is_told_nothing_and_then_proves_engines_of_that_class(fleet: Fleet) -> None:
-    fleet.set("mixed", precision="Mixed")
-    fleet.promote("mixed")
+def relabelled(fleet: Fleet) -> NodeEngineSpec:
+    """What the operator writes once a Node's labels say another class."""
     old = fleet.store.get(Ref(kind="NodeEngine", name="orin-1"))
     node = {"metadata": {"name": "orin-1", "uid": "u", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100"}}}
     rule = ClassRule(device_class="a100", labels={"nvidia.com/gpu.product": "*A100*"})
     (moved,) = register([node], [old], (rule,))
     assert moved.resource.spec == NodeEngineSpec(device_class="a100")
-    fleet.store.apply(moved.resource)
+    return moved.resource.spec
+
+
+def edited(fleet: Fleet) -> NodeEngineSpec:
+    """What a person writes who changes the class in a file and nothing else."""
+    old = fleet.store.get(Ref(kind="NodeEngine", name="orin-1"))
+    return old.spec.model_copy(update={"device_class": "a100"})
+
+
+@pytest.mark.parametrize("moved", [relabelled, edited], ids=["by its labels", "by a person's edit"])
+def test_a_node_moved_to_another_class_serves_only_what_it_proved_of_that_class(
+    fleet: Fleet, moved: Callable[[Fleet], NodeEngineSpec]
+) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.promote("mixed")
+    old = fleet.store.get(Ref(kind="NodeEngine", name="orin-1"))
+    fleet.store.apply(replace(old, spec=moved(fleet)))
     seen: list[tuple[str, str]] = []
 
     def back() -> bool:
@@ -261,6 +277,7 @@ def test_a_node_moved_to_another_class_is_told_nothing_and_then_proves_engines_o
                 seen.append(engines)
         return fleet.serving_digest("orin-1") == digest("mixed-a100")
 
+    fleet.tick()
     fleet.until(back)
     fp32, mixed = "net-fp32-a100-fp32", "mixed-a100-a100-mixed"
     assert seen[0] == ("", fp32)

@@ -38,7 +38,7 @@ class Plan:
 
 def plan_node(plan: Plan, node: NodeView) -> NodeModel | None:
     """Return the node's entry for the model, None where it is told nothing about it."""
-    has = node.wanted(plan.model)
+    has = _of_its_class(plan, node)
     if node.device_class in plan.status.reverted_classes or plan.status.outcome == "Aborted":
         return _reverted(plan, node, has)
     if plan.status.outcome == "RolledBack":
@@ -46,6 +46,17 @@ def plan_node(plan: Plan, node: NodeView) -> NodeModel | None:
     if node.name not in plan.reached or (not node.reachable(plan.now) and has is None):
         return _spared(plan, node, has)
     return _advanced(plan, node, has)
+
+
+def _of_its_class(plan: Plan, node: NodeView) -> NodeModel | None:
+    """Return what the node is told, nothing where that was built for another class: a moved node is proven anew."""
+    has = node.wanted(plan.model)
+    primary = has.primary or has.candidate if has else None
+    source = plan.obs.sets.get(primary.set) if primary else None
+    variant = next((v for v in source.variants if primary and v.name == primary.variant), None) if source else None
+    if has is None or variant is None or variant.target.device_class == node.device_class:
+        return has
+    return has.model_copy(update={"primary": None, "fallback": None, "candidate": None, "oracle": None, "golden": None})
 
 
 def _advanced(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
