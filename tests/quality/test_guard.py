@@ -169,6 +169,29 @@ def test_breaches_over_a_time(times: Any, values: list[float | None], fires: int
         assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, Reason.BREACH_PENDING)
 
 
+@pytest.mark.parametrize(
+    ("paces", "fires"),
+    [
+        pytest.param([(0, None), (9, 5.0), *[(t, 0.05) for t in range(10, 22)]], 20, id="from slow to fast"),
+        pytest.param([(0, None), (9, 0.05), *[(t, 9.0) for t in range(10, 29)]], None, id="from fast to slow"),
+    ],
+)
+def test_a_gap_is_judged_once_by_the_pace_before_it(paces: list[tuple[int, float | None]], fires: int | None) -> None:
+    policy = only(replace(DRIFT, for_s=20.0), sampling_period_s=1.0)
+    state, fired = begin(DIGEST, "1", 0.0), []
+    for frame, (now, period) in enumerate(paces):
+        arrived = sample(frame, 0.01, 0.01, period_s=period)
+        state, action = step(state, arrived, policy, float(now), fallback_ready=True)
+        fired += [now] if action.act is Act.SWAP else []
+    assert fired == ([] if fires is None else [fires])
+
+
+def test_data_of_a_time_that_is_not_yet_is_no_fresh_data() -> None:
+    state, _ = feed(deers(0.1, 0.1), every=50.0)
+    state, action = tick(state, POLICY, -3600.0, fallback_ready=True)
+    assert (action.act, action.reason, state.stale) == (Act.HOLD, Reason.STREAM_STOPPED, True)
+
+
 def test_several_breaches_are_recorded_and_the_first_rule_is_the_reason() -> None:
     both = replace(DRIFT, for_s=None, frames=3, window=3)
     for rules, reason in (((DEER, both), Reason.DEER_EXCEEDED), ((both, DEER), Reason.MAX_ABS_ERROR_EXCEEDED)):

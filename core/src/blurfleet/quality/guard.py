@@ -25,6 +25,8 @@ from blurfleet.quality.streams import admit, find, keep
 from blurfleet.quality.verdict import Mark
 from blurfleet.reasons import Reason
 
+GAP_PERIODS = 2.0
+"""Sampling periods without a breach that leave a `for` run open where its rule names no maxGap (DESIGN 6)."""
 FORGET_AFTER = 10
 """A stream silent for this many stale times is forgotten, open run and all: its client is gone."""
 
@@ -60,9 +62,10 @@ def step(
     if all(mark is Mark.INVALID for mark in marks):
         reason = Reason.INVALID_SAMPLE if sample.valid else Reason.ORACLE_UNAVAILABLE
         return _count(state, "invalid"), GuardAction(reason=reason, message="nothing could be judged")
-    period = policy.sampling_period_s if sample.period_s is None else sample.period_s
-    entry = Entry(frame=sample.frame, at=now, marks="".join(marks))
-    arrival = admit(find(state.streams, sample.stream, policy.rules), entry, policy.rules, period)
+    # Never less than the policy's own period: frames that come 50 ms apart may well come 200 ms apart now and then.
+    period = max(policy.sampling_period_s, sample.period_s or 0.0)
+    entry = Entry(frame=sample.frame, at=now, marks="".join(marks), gap_s=GAP_PERIODS * period)
+    arrival = admit(find(state.streams, sample.stream, policy.rules), entry, policy.rules)
     streams, evicted = keep(state.streams, arrival.stream, policy.max_streams)
     news = tuple(Mark(mark) for mark in arrival.news)
     fate = arrival.fate if arrival.fate != "valid" or drift_seen(policy, news) else "sentinel"
@@ -233,6 +236,9 @@ def _silent_for(policy: GuardPolicy) -> str:
 
 
 def is_stale(state: GuardState, policy: GuardPolicy, now: float) -> bool:
-    """Tell whether the last valid sample (or the beginning) is older than the policy's stale time."""
+    """Tell whether the last valid sample (or the beginning) is older than the policy's stale time, or not yet past.
+
+    A clock that was set back makes ages negative: nobody knows then how old the data is.
+    """
     last = state.begun_at if state.last_valid_at is None else state.last_valid_at
-    return not (now - last <= policy.stale_after_s)
+    return not (0.0 <= now - last <= policy.stale_after_s)

@@ -23,7 +23,9 @@ def breaches_of(sample: Sample, rules: tuple[BoundRule, ...]) -> tuple[Breach, .
     for rule in rules:
         value = sample.figures.get(rule.metric)
         if value is not None and rule.mark(value) in (Mark.BREACH, Mark.FATAL):
-            found.append(Breach(metric=rule.metric, value=value, limit=rule.limit, reason=rule.reason))
+            found.append(
+                Breach(metric=rule.metric, value=value, limit=rule.limit, reason=rule.reason, action=rule.action)
+            )
     return tuple(found)
 
 

@@ -25,7 +25,7 @@ class BoundRule:
     """One rule of a policy, bound to a class and role, in numbers. `order` is its place in the policy.
 
     Exactly one of `frames` (with `window`, both frames) and `for_s` (seconds) is set; `max_gap_s` None means two
-    sampling periods.
+    sampling periods of the stream.
     """
 
     order: int

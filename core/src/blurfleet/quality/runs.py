@@ -30,11 +30,16 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One frame in the reorder buffer: its id, when it arrived (seconds), and one mark a rule."""
+    """One frame in the reorder buffer: its id, when it arrived (seconds), and one mark a rule.
+
+    `gap_s` is the longest gap before it that leaves a run open under rules that name none: it stays as it was when the
+    frame came, since the stream's pace may have changed until the frame is settled.
+    """
 
     frame: int
     at: float
     marks: str
+    gap_s: float = 2.0
 
 
 class Replay(NamedTuple):
@@ -49,8 +54,10 @@ class Replay(NamedTuple):
     run: Run
 
 
-def advance(rule: BoundRule, run: Run, mark: str, at: float, max_gap_s: float) -> tuple[Run, int]:
-    """Return the run after one more mark, and the frames it took where this mark completes the trip, else 0."""
+def advance(rule: BoundRule, column: int, run: Run, entry: Entry) -> tuple[Run, int]:
+    """Return the run after the mark in `column` of one more frame, and the frames of a trip that it completes, or 0."""
+    mark, at = entry.marks[column], entry.at
+    max_gap_s = entry.gap_s if rule.max_gap_s is None else rule.max_gap_s
     if mark == Mark.INVALID:
         return run, 0
     if rule.frames is not None:
@@ -68,11 +75,11 @@ def advance(rule: BoundRule, run: Run, mark: str, at: float, max_gap_s: float) -
     return run, run.breaches if lasted >= (rule.for_s or 0.0) - NOISE else 0
 
 
-def replay(rule: BoundRule, column: int, run: Run, entries: tuple[Entry, ...], max_gap_s: float) -> Replay:
+def replay(rule: BoundRule, column: int, run: Run, entries: tuple[Entry, ...]) -> Replay:
     """Return where the rule of marks column `column` stands after `entries`, in frame order, on top of `run`."""
     completions = frames = took = 0
     for entry in entries:
-        run, took = advance(rule, run, entry.marks[column], entry.at, max_gap_s)
+        run, took = advance(rule, column, run, entry)
         if took:
             completions, frames = completions + 1, took
     return Replay(completions, frames, took > 0, run)

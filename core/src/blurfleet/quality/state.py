@@ -13,7 +13,7 @@ from blurfleet.api.base import seconds
 from blurfleet.api.policy import SENTINELS, MetricName, PolicySpec
 from blurfleet.check import finite_json
 from blurfleet.quality.metrics import Measurement
-from blurfleet.quality.rules import BoundRule, bind, resolve
+from blurfleet.quality.rules import Action, BoundRule, bind, resolve
 from blurfleet.quality.streams import Stream
 from blurfleet.quality.verdict import Mark
 from blurfleet.reasons import Reason
@@ -57,8 +57,8 @@ class LatchKind(StrEnum):
 class GuardPolicy:
     """A policy resolved for one node: live rules in order and every duration in seconds.
 
-    `sampling_period_s` stands in where a sample does not say how far apart its stream is sampled; two periods are the
-    default longest gap within a `for` run.
+    `sampling_period_s` is the least that a stream's sampling period is taken for, and stands in where a sample does not
+    say it; two periods are the default longest gap within a `for` run.
     """
 
     rules: tuple[BoundRule, ...]
@@ -102,7 +102,7 @@ class Sample:
 
     A figure that is absent or None was not measured. A sentinel event of the gateway is a sample with only that
     sentinel's count. `valid` false (no oracle answer, only the oracle non-finite) makes all but a proven NaN count for
-    nothing. `period_s` is how far apart this stream is sampled now.
+    nothing. `period_s` is how far apart this stream's samples before this one were, jitter included.
     """
 
     stream: str
@@ -131,12 +131,13 @@ def sample_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Breach:
-    """One rule that one sample breached."""
+    """One rule that one sample breached, and what that rule asks for in the end."""
 
     metric: MetricName
     value: float
     limit: float
     reason: Reason
+    action: Action = "Swap"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +221,11 @@ class GuardAction:
     breaches: tuple[Breach, ...] = field(default=())
     latch: LatchKind | None = None
     page: bool = False
+
+    @property
+    def doubt(self) -> bool:
+        """Tell whether the sample asks for a closer look at its stream: a breach of a rule that only warns does not."""
+        return self.trip is not None or any(breach.action != "Warn" for breach in self.breaches)
 
 
 _STATE = TypeAdapter(GuardState)

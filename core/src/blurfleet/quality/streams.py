@@ -56,7 +56,7 @@ def keep(streams: tuple[Stream, ...], stream: Stream, limit: int) -> tuple[tuple
     return (*others, stream), max(0, surplus)
 
 
-def admit(stream: Stream, entry: Entry, rules: tuple[BoundRule, ...], period_s: float) -> Arrival:
+def admit(stream: Stream, entry: Entry, rules: tuple[BoundRule, ...]) -> Arrival:
     """Return the stream with `entry` at its place in frame order.
 
     A frame seen before counts once (marks that were not measured then are filled in). A frame older than the settled
@@ -71,45 +71,35 @@ def admit(stream: Stream, entry: Entry, rules: tuple[BoundRule, ...], period_s: 
             return Arrival(stream=stream, fate="duplicate", news="", frames_to_detect=idle)
         rest = tuple(e for e in stream.entries if e is not known)
         news = "".join(b if a == Mark.INVALID else Mark.INVALID for a, b in zip(known.marks, entry.marks, strict=True))
-        return replace(_placed(stream, rest, replace(known, marks=marks), rules, period_s), news=news)
+        return replace(_placed(stream, rest, replace(known, marks=marks), rules), news=news)
     if stream.settled_frame is not None and entry.frame <= stream.settled_frame:
         if stream.too_late + 1 < REORDER_FRAMES:
             late = replace(stream, too_late=stream.too_late + 1)
             return Arrival(stream=late, fate="late", news="", frames_to_detect=idle)
         stream = Stream(name=stream.name, runs=(Run(),) * len(rules), seen_at=stream.seen_at)
-    return _placed(stream, stream.entries, entry, rules, period_s)
+    return _placed(stream, stream.entries, entry, rules)
 
 
 def _filled(known: str, new: str) -> str:
     return "".join(b if a == Mark.INVALID else a for a, b in zip(known, new, strict=True))
 
 
-def _placed(
-    stream: Stream, rest: tuple[Entry, ...], entry: Entry, rules: tuple[BoundRule, ...], period_s: float
-) -> Arrival:
+def _placed(stream: Stream, rest: tuple[Entry, ...], entry: Entry, rules: tuple[BoundRule, ...]) -> Arrival:
     before, entries, runs = stream.entries, insert(rest, entry), stream.runs
     newest = entries[-1] is entry and len(rest) == len(before)
     detect, pending = [], []
     for column, rule in enumerate(rules):
-        gap = _gap(rule, period_s)
-        now = replay(rule, column, runs[column], entries, gap)
+        now = replay(rule, column, runs[column], entries)
         # A late frame may complete a window that ends after it; only then is the past counted again.
         fresh = now.at_end
         if not newest:
-            fresh = now.completions > replay(rule, column, runs[column], before, gap).completions
+            fresh = now.completions > replay(rule, column, runs[column], before).completions
         detect.append(now.frames_to_detect if fresh else 0)
         pending.append(is_pending(rule, now.run))
     settled = stream.settled_frame
     if len(entries) > REORDER_FRAMES:
         oldest, entries = entries[0], entries[1:]
         settled = oldest.frame
-        runs = tuple(
-            advance(rule, run, oldest.marks[i], oldest.at, _gap(rule, period_s))[0]
-            for i, (rule, run) in enumerate(zip(rules, runs, strict=True))
-        )
+        runs = tuple(advance(rule, i, run, oldest)[0] for i, (rule, run) in enumerate(zip(rules, runs, strict=True)))
     after = replace(stream, runs=runs, entries=entries, settled_frame=settled, too_late=0, pending=tuple(pending))
     return Arrival(stream=after, fate="valid", news=entry.marks, frames_to_detect=tuple(detect))
-
-
-def _gap(rule: BoundRule, period_s: float) -> float:
-    return 2.0 * period_s if rule.max_gap_s is None else rule.max_gap_s

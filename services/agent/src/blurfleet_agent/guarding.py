@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -26,6 +26,14 @@ from blurfleet_agent.view import ShadowResult
 from blurfleet_agent.watch import Contender, Told, Watch
 
 Tell = Callable[[Told], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one frame cost (device seconds), and whether its stream is in doubt after it."""
+
+    took_s: float
+    doubt: bool
 
 
 class Guarding:
@@ -82,18 +90,27 @@ class Guarding:
             return budget
         current = (frame.digest, frame.epoch) == (served.engine.digest, served.epoch)
         event = current and frame.kind is not FrameKind.SAMPLE
-        budget, taken, period = choose(budget, f"{self.watch.alias}/{frame.stream}", now)
-        if not (taken or event):
+        # A withheld NaN costs no oracle; all else that the gateway points at is looked at as far as its stream's purse
+        # goes: scenes that are empty for minutes would otherwise take the whole device.
+        proof = event and frame.reason == Reason.NON_FINITE_OUTPUT
+        stream = f"{self.watch.alias}/{frame.stream}"
+        budget, taken, period = choose(budget, stream, now, urgent=event)
+        if not (taken or proof):
             return budget
-        took, breached = 0.0, False
+        seen = []
         if current:
-            found = self._guard(frame, served.role, period, now)
-            took, breached = found if found is not None else (took, breached)
+            seen.append(self._guard(frame, served.role, period, now))
         if self.watch.candidate is not None and frame.kind is FrameKind.SAMPLE:
-            found = self._contend(self.watch.candidate, frame, period, now)
-            took += found[0]
-            breached = breached or found[1]
-        return learn(budget, f"{self.watch.alias}/{frame.stream}", took_s=took, breached=breached)
+            seen.append(self._contend(self.watch.candidate, frame, period, now))
+        looks = [look for look in seen if look is not None]
+        return learn(
+            budget,
+            stream,
+            now,
+            took_s=sum(look.took_s for look in looks),
+            breached=any(look.doubt for look in looks),
+            judged=bool(looks),
+        )
 
     def tick(self, now: float) -> None:
         """Let time pass: held trips, Probation due, silence, and a word to the loop now and then."""
@@ -106,7 +123,7 @@ class Guarding:
     def _may_swap(self) -> bool:
         return self.watch.fallback is not None and self.watch.fallback_ready
 
-    def _guard(self, frame: FrameSample, role: str, period: float | None, now: float) -> tuple[float, bool] | None:
+    def _guard(self, frame: FrameSample, role: str, period: float | None, now: float) -> Look | None:
         watch = self.watch
         if watch.primary is None:
             return None
@@ -136,13 +153,11 @@ class Guarding:
         self._live, action = guard.step(before, found.sample, watch.policy, now, fallback_ready=self._may_swap())
         self._count(found, action, "Live", now)
         self._act(action, now, before)
-        return found.took_s, bool(action.breaches) or action.trip is not None
+        return Look(took_s=found.took_s, doubt=action.doubt)
 
-    def _contend(
-        self, candidate: Contender, frame: FrameSample, period: float | None, now: float
-    ) -> tuple[float, bool]:
+    def _contend(self, candidate: Contender, frame: FrameSample, period: float | None, now: float) -> Look | None:
         if self._shadow_told == "Fail":
-            return 0.0, False
+            return None
         try:
             found = compare(
                 frame,
@@ -157,13 +172,13 @@ class Guarding:
             )
         except BlurfleetError as error:
             self._log.warning("frame not shadowed", reason=error.reason, error=error.message)
-            return 0.0, False
+            return None
         self._shadow_frames.append(found)
         # A candidate serves nobody, so there is nothing to swap: a trip is kept as held and judged below.
         self._shadow, action = guard.step(self._shadow, found.sample, self.watch.policy, now, fallback_ready=False)
         self._count(found, action, "Shadow", now)
         self._judge_shadow(action, now)
-        return found.took_s, bool(action.breaches)
+        return Look(took_s=found.took_s, doubt=action.doubt)
 
     def _judge_shadow(self, action: GuardAction, now: float) -> None:
         verdict = assess(self._shadow, self.watch.policy, now)
