@@ -26,11 +26,14 @@ from blurfleet_agent.decide import (
     Unload,
     choose_serving,
     decide,
+    wanted_engines,
 )
 from blurfleet_agent.journal_records import AliasState, Latch
 from blurfleet_agent.model_memory import ModelMemory
 from blurfleet_agent.recovery import Served
+from blurfleet_agent.remembered import Remembered
 from blurfleet_agent.view import Fault, GoldenResult, ModelView, Problem, Role, ShadowResult
+from blurfleet_agent.watches import watch_of
 
 NOW = 1000.0
 
@@ -434,6 +437,31 @@ def test_when_memory_runs_out_the_candidate_goes_first_and_what_serves_stays() -
     assert decide(view(spec=CANDIDATE, memory_low=True)) == (Unload(name=name(NEW)),)
     assert decide(view(memory_low=True)) == ()
     assert decide(view(spec={"candidate": OLD32, "oracle": OLD32}, memory_low=True)) == ()
+
+
+PROBLEM = Problem(reason=Reason.POLICY_WITHOUT_LIMITS, message="x")
+
+
+def test_a_bad_spec_leaves_guard_and_standby_as_the_last_good_one_had_them() -> None:
+    old = {(OLD32.digest, "old", "Fallback"): replace(PASS, at=NOW - 60)}
+    held = view(problem=PROBLEM, last_good=True, golden=old)
+    assert decide(held) == (RunGolden(ref=OLD32, role="Fallback"),)
+    watched = watch_of(held, Remembered(), "jetson-orin")
+    assert watched is not None
+    assert watched.primary is not None
+    assert watched.fallback is not None
+    assert (watched.primary.digest, watched.fallback.digest) == (OLD.digest, OLD32.digest)
+    assert watched.fallback_ready
+    assert choose_serving(view(problem=PROBLEM, last_good=True, spec={"primary": NEW})) is None
+    off = view(problem=PROBLEM, last_good=True, served=served(OLD32, "Fallback"), served_ref=OLD32, golden=old)
+    assert not any(isinstance(a, Unload) for a in decide(replace(off, last_wanted={}, now=NOW)))
+    assert OLD in wanted_engines(off)
+
+
+def test_a_bad_spec_with_nothing_good_before_it_is_not_acted_on() -> None:
+    lost = view(problem=PROBLEM)
+    assert watch_of(lost, Remembered(), "jetson-orin") is None
+    assert decide(lost) == ()
 
 
 def test_a_candidate_waits_until_flips_were_tried() -> None:

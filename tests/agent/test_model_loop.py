@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,14 +13,16 @@ from prometheus_client import CollectorRegistry
 from tests.agent.standins import FACE, OLD, OLD32, FlipsStandIn, name, routed
 
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
+from blurfleet.api.policy import PolicySpec
 from blurfleet.artifacts import Opened
 from blurfleet.quality.rules import default_policy
 from blurfleet.quality.state import LatchKind
 from blurfleet.reasons import Reason
+from blurfleet.store.folder import FolderStore
 from blurfleet_agent import decide as wanted
 from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.control import RepositoryControl
-from blurfleet_agent.desired import Wish
+from blurfleet_agent.desired import Desired, Wish
 from blurfleet_agent.engines import Engines
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.flip_proof import FlipProof
@@ -27,7 +30,7 @@ from blurfleet_agent.journal import Journal
 from blurfleet_agent.journal_records import Latch
 from blurfleet_agent.model_loop import ModelLoop, Scene
 from blurfleet_agent.parts import Parts
-from blurfleet_agent.remembered import Remembered
+from blurfleet_agent.remembered import Remembered, remember
 from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.staging import Staging
 from blurfleet_agent.swap import SwapOrder, Swapper
@@ -94,9 +97,14 @@ class Bench:
     def never(uri: str, offset: int) -> Opened:
         raise AssertionError(f"the loop asked the network for {uri} from {offset}")
 
-    def wish(self, attempt: str = "a1") -> tuple[Wish, NodeModel]:
+    def wish(self, attempt: str = "a1", *, policy: PolicySpec | None = None) -> tuple[Wish, NodeModel]:
         model = NodeModel(
-            name="bokeh", attempt=attempt, primary=OLD, fallback=OLD32, oracle=OLD32, policy=default_policy()
+            name="bokeh",
+            attempt=attempt,
+            primary=OLD,
+            fallback=OLD32,
+            oracle=OLD32,
+            policy=policy or default_policy(),
         )
         spec = NodeEngineSpec(device_class="jetson-orin", models=(model,))
         return Wish(spec=spec, generation=1, notes=Remembered(), problem=None), model
@@ -176,3 +184,24 @@ def test_the_loop_learns_the_tensors_from_what_is_staged_and_asks_no_network(ben
     bench.loop.learn_face(wish, model)
     assert bench.view().faceless == OLD
     assert wanted.FetchRecord(ref=OLD) in wanted.decide(bench.view())
+
+
+def test_a_bad_spec_leaves_the_last_good_one_in_force_also_after_a_restart(bench: Bench, tmp_path: Path) -> None:
+    store, kept = FolderStore(tmp_path / "store"), tmp_path / "desired.json"
+    good, model = bench.wish("a1")
+    desired = Desired(store, "orin-0", kept)
+    desired.trust(model)
+    bad, wished = bench.wish("a2", policy=PolicySpec())
+    assert bench.loop.in_force(bad, wished)[0] == wished
+    notes = Desired(store, "orin-0", kept).read().notes
+    force, problem = bench.loop.in_force(replace(bad, notes=notes), wished)
+    assert force == model
+    assert problem is not None
+    assert problem.reason is Reason.POLICY_WITHOUT_LIMITS
+    assert bench.loop.in_force(replace(good, notes=notes), model) == (model, None)
+
+
+def test_another_spec_keeps_what_could_last_be_acted_on(bench: Bench) -> None:
+    _, model = bench.wish("a1")
+    bad, _ = bench.wish("a2", policy=PolicySpec())
+    assert remember(Remembered(good={"bokeh": model}), bad.spec, 2).good == {"bokeh": model}

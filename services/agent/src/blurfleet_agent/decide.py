@@ -141,7 +141,7 @@ def wanted_engines(view: ModelView) -> tuple[EngineRef, ...]:
     """Return the engines to keep loaded, most important first: what serves, then the standby, the candidate last."""
     spec = view.spec
     order = [view.served_ref, spec.fallback]
-    if view.problem is None:
+    if not view.lost:
         order += [spec.primary, spec.oracle, spec.candidate]
     seen: dict[str, EngineRef] = {}
     for ref in order:
@@ -193,7 +193,7 @@ def _shed(view: ModelView) -> Unload | None:
 def _golden_due(view: ModelView) -> list[RunGolden]:
     spec = view.spec
     due: list[RunGolden] = []
-    if view.problem is not None:
+    if view.lost:
         return due
     if spec.fallback is not None and view.is_ready(spec.fallback):
         last = view.result(spec.fallback, "Fallback")

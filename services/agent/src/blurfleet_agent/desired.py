@@ -66,6 +66,12 @@ class Desired:
         self.last = Wish(spec=spec, generation=self._notes.generation, notes=self._notes, problem=problem)
         return self.last
 
+    def trust(self, model: NodeModel) -> None:
+        """Remember `model` as the last that can be acted on: it stays in force when the next one cannot."""
+        if self._notes.good.get(model.name) != model:
+            self._notes = self._notes.model_copy(update={"good": {**self._notes.good, model.name: model}})
+            write_remembered(self._kept, self._notes)
+
     def status(self) -> NodeEngineStatus:
         """Return the status last written, empty where none can be read."""
         try:

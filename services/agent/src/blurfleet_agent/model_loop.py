@@ -21,7 +21,7 @@ from blurfleet_agent.jobs import Outcome
 from blurfleet_agent.journal_records import AliasState, Latch
 from blurfleet_agent.model_memory import ModelMemory, golden_key
 from blurfleet_agent.parts import Parts
-from blurfleet_agent.view import Fault, GoldenAnswer, GoldenResult, ModelView
+from blurfleet_agent.view import Fault, GoldenAnswer, GoldenResult, ModelView, Problem
 from blurfleet_agent.watch import Told
 
 
@@ -46,8 +46,20 @@ class ModelLoop:
         self._faceless: EngineRef | None = None
         self._log = structlog.get_logger("blurfleet.node").bind(node=parts.settings.node, model=alias)
 
+    def in_force(self, wish: Wish, model: NodeModel) -> tuple[NodeModel, Problem | None]:
+        """Return what to act on, and why that is not `model` as wished: the last that could be acted on, if any.
+
+        Its candidate is left out: nothing new begins on an old wish.
+        """
+        problem = spec_problem(wish.spec, model, self._p.settings.device_class)
+        good = wish.notes.good.get(model.name)
+        if problem is None or good is None:
+            return model, problem
+        return good.model_copy(update={"candidate": None}), problem
+
     def view(self, wish: Wish, model: NodeModel, scene: Scene) -> ModelView:
         """Return all that is known of the model at this moment."""
+        model, problem = self.in_force(wish, model)
         memory = self.memory
         served = self._p.swapper.served(model.name)
         journal = self._p.swapper.journal_of(model.name)
@@ -59,7 +71,8 @@ class ModelLoop:
         return ModelView(
             now=scene.now,
             spec=model,
-            problem=spec_problem(wish.spec, model, self._p.settings.device_class),
+            problem=problem,
+            last_good=problem is not None and model.name in wish.notes.good,
             quarantined=frozenset(wish.spec.quarantined),
             ready=scene.ready,
             served=served,

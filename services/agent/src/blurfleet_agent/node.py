@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -118,8 +119,11 @@ class Node:
 
     def _turn_model(self, wish: Wish, model: NodeModel, now: float, referenced: set[str]) -> ModelStatus:
         loop = self._loop(model.name)
-        loop.memory.begin(model)
-        loop.learn_face(wish, model)
+        force, problem = loop.in_force(wish, model)
+        if problem is None:
+            self._p.desired.trust(model)
+        loop.memory.begin(force)
+        loop.learn_face(wish, force)
         served = self._p.swapper.served(model.name)
         if served is not None and served.settled and self._triton is None and model.name not in self._ready:
             self._p.swapper.unsettle(model.name)  # Triton was restarted
@@ -127,7 +131,7 @@ class Node:
         # Without Triton nothing can be done, and its silence says nothing about any engine.
         for action in wanted.decide(loop.view(wish, model, scene)) if self._triton is None else ():
             if isinstance(action, wanted.SLOW):
-                self._start(action, wish, model, now)
+                self._start(action, wish, force, now)
             else:
                 loop.apply(action, now)
         view = loop.view(wish, model, scene)
@@ -139,7 +143,7 @@ class Node:
             self._watches[model.name] = watch
         epoch = view.served.epoch if view.served is not None else 0
         self._p.metrics.serving(model.name, epoch=epoch, fallback_ready=view.fallback_ready)
-        old, candidate = self._models.get(model.name), judge_candidate(view)
+        old, candidate = self._models.get(model.name), judge_candidate(replace(view, spec=model))
         self._models[model.name] = model_status(view, candidate, loop.memory.told, self._health(wish), old)
         return self._models[model.name]
 

@@ -25,12 +25,13 @@ class SetNote(Model):
 
 
 class Remembered(Model):
-    """The last readable spec and notes on the sets it named, newest last."""
+    """The last readable spec, notes on the sets it named (newest last), and per model what could last be acted on."""
 
     schema_version: Literal[1] = 1
     generation: int = 0
     spec: NodeEngineSpec | None = None
     sets: dict[str, SetNote] = Field(default_factory=dict)
+    good: dict[str, NodeModel] = Field(default_factory=dict)
 
     def find(self, digest: str) -> EngineRef | None:
         """Return the engine with `digest`, None where no spec ever named it."""
@@ -44,7 +45,7 @@ def remember(old: Remembered, spec: NodeEngineSpec, generation: int) -> Remember
         for name, note in _notes(model).items():
             sets[name] = _merged(sets.pop(name, SetNote()), note)
     newest = dict(list(sets.items())[-KEPT_SETS:])
-    return Remembered(generation=generation, spec=spec, sets=newest)
+    return Remembered(generation=generation, spec=spec, sets=newest, good=old.good)
 
 
 def _notes(model: NodeModel) -> dict[str, SetNote]:

@@ -144,8 +144,10 @@ def _armed(view: ModelView) -> Fact:
         return "Armed", "False", why.reason if why else Reason.SWAPPED, why.message if why else "the standby serves"
     if not view.fallback_ready:
         return "Armed", "False", Reason.FALLBACK_NOT_PROVEN, "there is no proven standby to swap to"
-    if view.problem is not None:
+    if view.problem is not None and view.lost:
         return "Armed", "False", view.problem.reason, view.problem.message
+    if view.problem is not None:
+        return "Armed", "True", Reason.SERVING, "a breach swaps to the standby, by the last spec that can be acted on"
     return "Armed", "True", Reason.SERVING, "a breach swaps to the standby"
 
 

@@ -77,6 +77,8 @@ class Problem:
 class ModelView:
     """One model at `now` (seconds since the epoch).
 
+    With `problem` and `last_good` the wished spec cannot be acted on and `spec` is the last one that could: it moves
+    nothing, but what serves is guarded and its standby proven by it.
     `ready` holds the names of READY engines, `golden` results by (digest, set, role), `served_ref` the engine behind
     `served` where it is known, `last_wanted` when an engine was last referenced, `swap_proven` None until flips were
     tried on this Triton, `faceless` the engine that the alias's tensors are to be learnt from while its record is not
@@ -86,6 +88,7 @@ class ModelView:
     now: float
     spec: NodeModel
     problem: Problem | None = None
+    last_good: bool = False
     quarantined: frozenset[str] = frozenset()
     ready: frozenset[str] = frozenset()
     served: Served | None = None
@@ -104,6 +107,11 @@ class ModelView:
     settle_at: float = 0.0
     standby_every: float = 60.0
     unload_after: float = 30.0
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether nothing is known that can be acted on."""
+        return self.problem is not None and not self.last_good
 
     def name_of(self, ref: EngineRef) -> str:
         """Return the Triton name of `ref` for this model."""

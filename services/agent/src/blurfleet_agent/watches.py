@@ -16,7 +16,7 @@ SHADOWED = ("Shadowing", "Proven")
 def watch_of(view: ModelView, notes: Remembered, device_class: str) -> Watch | None:
     """Return how `view`'s model is to be guarded, None where nothing is served or its spec cannot be judged by."""
     spec = view.spec
-    if view.problem is not None or view.served is None:
+    if view.lost or view.served is None:
         return None
     primary = _guarded(view)
     oracle = oracle_for(view, primary, notes) if primary is not None else None
