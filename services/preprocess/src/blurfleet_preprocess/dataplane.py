@@ -88,7 +88,9 @@ class Snapshot:
         return fallback if fallback is not None and fallback.engine != self.route.active.engine else None
 
     def role(self, engine: RoutedEngine) -> str:
-        """Return the role in which `engine` answers."""
+        """Return the role in which `engine` answers: an FP32 set's primary may be the very engine that stands by."""
+        if engine.engine == self.route.active.engine:
+            return self.route.serving
         fallback = self.route.fallback
         return "Fallback" if fallback is not None and engine.engine == fallback.engine else "Primary"
 
