@@ -99,6 +99,7 @@ def operator(the_operator: OperatorProcess) -> OperatorProcess:
 def fleet(admin_store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> Iterator[Fleet]:
     """Objects of one namespace; a rollout left behind would own the nodes of the next test."""
     made = Fleet(admin_store, api, space, until)
+    until(made.policies_work, within_s=90.0, what="the admission policies judge")
     yield made
     for rollout in admin_store.objects("EngineRollout"):
         if rollout.meta.namespace == space:

@@ -12,6 +12,7 @@ import yaml
 from blurfleet.api.meta import condition
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet.api.rollout import RolloutStatus
+from blurfleet.errors import AdmissionRefused
 from blurfleet.identity import digest_bytes
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.port import Ref
@@ -39,6 +40,14 @@ class Fleet:
         body = copy.deepcopy(found)
         body["metadata"]["namespace"] = self.space
         return body
+
+    def policies_work(self) -> bool:
+        """Tell whether the admission policies judge: a restarted server refuses all until it found their kinds."""
+        try:
+            self.api.create(self.example("EngineSet"), dry_run=True)
+        except AdmissionRefused as refusal:
+            return "failed to configure policy" not in refusal.message
+        return True
 
     def apply_examples(self, *, wave_soak: str, gate: str) -> None:
         """Apply all examples, with waves that a test has time for."""
@@ -112,7 +121,10 @@ class Fleet:
 
     def serving(self, node: str) -> tuple[str, str, str]:
         """Return set, role and precision of what the node says it serves."""
-        status = self.node(node).status
+        known = self.node(node)
+        if known is None:
+            return "", "", ""
+        status = known.status
         assert isinstance(status, NodeEngineStatus)
         found = next((m.serving for m in status.models if m.serving is not None), None)
         return (found.set, found.role, found.precision) if found else ("", "", "")
