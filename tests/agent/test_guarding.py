@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from tests.agent.standins import FACE, A, B, FlipsStandIn
 
+from blurfleet.api.meta import timestamp
 from blurfleet.api.policy import MetricName
 from blurfleet.errors import EngineError, NodeError
 from blurfleet.quality.evidence import load_evidence
@@ -26,9 +27,10 @@ from blurfleet.serving.routing import RoutedEngine, read_routing
 from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.evidence_files import EvidenceFiles
 from blurfleet_agent.exporter import Metrics
-from blurfleet_agent.guarding import Guarding
+from blurfleet_agent.guarding import Guarding, _restored
 from blurfleet_agent.journal import Journal, parse
-from blurfleet_agent.sampling import Budget
+from blurfleet_agent.journal_records import AliasState
+from blurfleet_agent.sampling import BURST_S, HOT_SHARE, Budget
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.swap import SwapOrder, Swapper
 from blurfleet_agent.trips import TripDesk
@@ -71,6 +73,7 @@ class OneNode:
         self.asked: list[str] = []
         self.told: list[Told] = []
         self.now = 1_800_000_000.0
+        self.set_by = 0.0  # seconds that the wall clock was set by since the start
         self.budget = Budget(share=1.0, hz=1e6, cost_s=0.0)
         self.journal = Journal(folder / "journal.bin")
         self.routing = folder / "routing.json"
@@ -110,6 +113,7 @@ class OneNode:
             tell=self.told.append,
             kept_frames=8,
             now=self.now,
+            wall=lambda: self.now + self.set_by,
         )
         self.guarding.follow(watch, self.now)
         self._frame = 0
@@ -143,6 +147,8 @@ class OneNode:
             "matte": matte,
             "kind": kind,
         }
+        if kind is FrameKind.WITHHELD:
+            values["reason"] = Reason.NON_FINITE_OUTPUT
         self.budget = self.guarding.frame(FrameSample(**{**values, **changes}), self.budget, self.now)
 
     def follow(self, **changes: Any) -> None:
@@ -434,6 +440,7 @@ def test_a_restarted_guard_keeps_a_latched_engine_off_and_re_proves_drift_only(t
         tell=first.told.append,
         kept_frames=8,
         now=first.now,
+        wall=lambda: first.now,
     )
     first.guarding.follow(first.watch, first.now)
     first.frame(SCENE)
@@ -442,3 +449,128 @@ def test_a_restarted_guard_keeps_a_latched_engine_off_and_re_proves_drift_only(t
     first.guarding.tick(first.now)
     first.frame(SCENE)
     assert first.asked.count(A.engine) == 1
+
+
+def said(node: OneNode) -> Told:
+    """Return what is said once nothing happens any more."""
+    for _ in range(3):
+        node.now += 0.6
+        node.guarding.tick(node.now)
+    return node.told[-1]
+
+
+def test_a_trip_that_waits_for_its_standby_is_said_and_pages_for_as_long_as_it_waits(tmp_path: Path) -> None:
+    node = OneNode(tmp_path, watch(fallback_ready=False))
+    node.frame(NAN)
+    told = said(node)
+    assert (told.held, told.reason, told.page) == (Reason.NON_FINITE_OUTPUT, Reason.FALLBACK_NOT_PROVEN, True)
+    node.follow(fallback_ready=True)
+    told = said(node)
+    assert (told.held, told.reason, told.page) == (None, Reason.LATCHED, False)
+
+
+def test_a_stream_that_stopped_is_said_until_a_valid_frame_comes(node: OneNode) -> None:
+    told = said(node)
+    assert (told.stale, told.reason) == (False, Reason.WITHIN_LIMITS)
+    node.now += 31
+    told = said(node)
+    assert (told.stale, told.act, told.reason) == (True, "Hold", Reason.NO_DATA)
+    node.frame(SCENE)
+    assert said(node).reason == Reason.WITHIN_LIMITS
+    node.now += 31
+    told = said(node)
+    assert (told.stale, told.act, told.reason) == (True, "Hold", Reason.STREAM_STOPPED)
+
+
+def test_a_rule_that_asks_to_hold_is_said_until_it_passes(tmp_path: Path) -> None:
+    hold = replace(rule(MetricName.DEER, 3, 0.18), action="Hold")
+    node = OneNode(tmp_path, watch(policy=replace(POLICY, rules=(*POLICY.rules[:3], hold))))
+    node.frame(STRIPED)
+    told = said(node)
+    assert (told.holding, told.act, told.reason) == (Reason.DEER_EXCEEDED, "Hold", Reason.DEER_EXCEEDED)
+    node.frame(SCENE)
+    told = said(node)
+    assert (told.holding, told.act, told.reason) == (None, "None", Reason.WITHIN_LIMITS)
+
+
+def test_a_rule_that_only_warns_puts_no_stream_in_doubt(tmp_path: Path) -> None:
+    warns = replace(rule(MetricName.DEER, 3, 0.18), action="Warn")
+    node = OneNode(tmp_path, watch(policy=replace(POLICY, rules=(*POLICY.rules[:3], warns))))
+    node.frame(STRIPED)
+    assert node.budget.streams["bokeh/cam"].hot == 0
+    node.follow(policy=POLICY)
+    node.frame(STRIPED)
+    assert node.budget.streams["bokeh/cam"].hot > 0
+
+
+def test_scenes_that_are_empty_for_long_cost_a_bounded_share_of_the_device(node: OneNode) -> None:
+    node.answers[B.engine] = FLAT
+    node.budget = Budget(share=0.1, hz=20.0, cost_s=0.5)
+    for _ in range(200):
+        node.frame(FLAT)
+        node.budget = replace(node.budget, cost_s=0.5)  # the stand-in answers at once
+    assert node.asked.count(B.engine) <= (BURST_S + HOT_SHARE * 200 * 0.05) / 0.5 + 1
+
+
+OUTSIDE = SCENE.copy()
+OUTSIDE[0, 0, ::2] = 1.9
+
+
+def test_a_matte_out_of_range_is_compared_where_no_rule_trips_on_the_range(tmp_path: Path) -> None:
+    drift = rule(MetricName.MAX_ABS_ERROR, 1, 0.05, 3)
+    node = OneNode(tmp_path, watch(policy=replace(POLICY, rules=(POLICY.rules[0], drift))))
+    for _ in range(3):
+        node.frame(OUTSIDE, kind=FrameKind.WITHHELD, reason=Reason.OUT_OF_RANGE_OUTPUT)
+    assert node.serving() == (B.engine, 2)
+    assert node.trip().reason == Reason.MAX_ABS_ERROR_EXCEEDED
+
+
+def test_a_matte_out_of_range_trips_by_its_rule_without_the_oracle(node: OneNode) -> None:
+    node.answers[B.engine] = EngineError(Reason.INFER_TIMEOUT, "no answer")
+    node.frame(OUTSIDE, kind=FrameKind.WITHHELD, reason=Reason.OUT_OF_RANGE_OUTPUT)
+    assert node.serving() == (B.engine, 2)
+    assert node.trip().reason == Reason.OUT_OF_RANGE_OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("again", "for_good"),
+    [pytest.param(NAN, True, id="a NaN in Probation is for good"), pytest.param(STRIPED, False, id="drift is not")],
+)
+def test_what_trips_in_probation_is_in_the_journal(node: OneNode, again: Array, for_good: bool) -> None:
+    for _ in range(3):
+        node.frame(STRIPED)
+    node.now += 11
+    node.guarding.tick(node.now)
+    node.answers[A.engine] = again
+    for _ in range(3):
+        node.frame(SCENE)
+    latch = parse(node.journal.path.read_bytes()).state.of("bokeh").latch(A.digest, "a1")
+    assert latch is not None
+    assert (latch.sentinel, latch.reason == Reason.NON_FINITE_OUTPUT) == (for_good, for_good)
+    if for_good:
+        trip = next(t.trip for t in reversed(node.told) if t.trip is not None)
+        assert (trip.stage, trip.reason, trip.digest) == ("Shadow", "NonFiniteOutput", A.digest)
+        replayed = replay_evidence(Path(trip.evidence))
+        assert (replayed.reason, replayed.same) == (Reason.NON_FINITE_OUTPUT, True)
+
+
+def test_a_wall_clock_that_is_set_back_stamps_trips_and_delays_nothing(node: OneNode) -> None:
+    node.frame(SCENE)
+    node.set_by = -86_400.0
+    for _ in range(3):
+        node.frame(STRIPED)
+    assert node.serving() == (B.engine, 2)
+    trip = node.trip().trip
+    assert trip is not None
+    assert trip.at == timestamp(node.now - 86_400.0)
+    node.answers[A.engine] = SCENE
+    node.now += 11
+    node.guarding.tick(node.now)
+    node.frame(SCENE)
+    assert node.asked.count(A.engine) == 1
+
+
+def test_swaps_of_the_journal_count_by_their_age_even_where_the_wall_was_set_back(node: OneNode) -> None:
+    journal = AliasState(swaps=(node.now - 3700.0, node.now - 600.0, node.now + 900.0))
+    state = _restored(node.watch, journal, 50.0, node.now)
+    assert state.swaps_at == (50.0 - 3700.0, 50.0 - 600.0, 50.0)

@@ -225,7 +225,8 @@ class GuardAction:
     @property
     def doubt(self) -> bool:
         """Tell whether the sample asks for a closer look at its stream: a breach of a rule that only warns does not."""
-        return self.trip is not None or any(breach.action != "Warn" for breach in self.breaches)
+        acted = self.trip is not None and self.act is not Act.WARN
+        return acted or any(breach.action != "Warn" for breach in self.breaches)
 
 
 _STATE = TypeAdapter(GuardState)

@@ -14,6 +14,7 @@ from blurfleet.errors import BlurfleetError
 from blurfleet.quality.metrics import measure
 from blurfleet.quality.sentinel import sentinel
 from blurfleet.quality.state import GuardPolicy, GuardState, Sample
+from blurfleet.quality.verdict import Mark
 from blurfleet.serving.framecodec import FrameSample
 
 Array = NDArray[np.float32]
@@ -49,6 +50,20 @@ def alone(matte: Array) -> Figures:
     return {MetricName.NON_FINITE: float(found.non_finite), MetricName.OUT_OF_RANGE: float(found.out_of_range)}
 
 
+def trips_alone(figures: Figures, policy: GuardPolicy) -> bool:
+    """Tell whether one matte's own figures complete a trip on this frame: NaN always, range where a rule says so.
+
+    Under a policy without such a rule a matte out of range must still be compared, or drift hides behind it.
+    """
+    outside = figures[MetricName.OUT_OF_RANGE]
+    return bool(figures[MetricName.NON_FINITE]) or any(
+        rule.metric is MetricName.OUT_OF_RANGE
+        and (rule.action, rule.frames, rule.min_valid) == ("Swap", 1, 1)
+        and rule.mark(outside) is Mark.BREACH
+        for rule in policy.rules
+    )
+
+
 def compare(
     frame: FrameSample,
     *,
@@ -64,19 +79,19 @@ def compare(
     """Return the comparison of `frame`. With `engine` the matte is asked for here (shadow), else it is the frame's.
 
     Without an oracle (or where it is the engine itself) only the matte's own figures count; where the oracle does not
-    answer, the sample is invalid unless the matte itself is broken. Raises EngineError when `engine` does not answer.
+    answer, the sample is invalid unless the matte itself is broken. The oracle is not waited for where the matte alone
+    is enough to act on. Raises EngineError when `engine` does not answer.
     """
     began = time.perf_counter()
     matte = frame.matte if engine is None else infer(engine, frame.tensor)
     figures, valid, answer = alone(matte), True, None
-    broken = bool(figures[MetricName.NON_FINITE]) or bool(figures[MetricName.OUT_OF_RANGE])
-    if oracle is not None and not broken:
+    if oracle is not None and not trips_alone(figures, policy):
         try:
             answer = infer(oracle, frame.tensor)
             found = measure(answer, matte, ssim=wants_ssim(policy))
             figures, valid = found.figures(), found.judgeable
         except BlurfleetError:
-            valid = False
+            valid = bool(figures[MetricName.OUT_OF_RANGE])
     sample = Sample(
         stream=frame.stream,
         frame=frame.frame_id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -13,6 +12,7 @@ from blurfleet.serving.framecodec import FrameKind, FrameSample
 from blurfleet.serving.frames import FrameReceiver
 from blurfleet_agent.guarding import Guarding
 from blurfleet_agent.sampling import Budget
+from blurfleet_agent.steady import steady_clock
 from blurfleet_agent.watch import Watch
 
 MAX_WAITING = 64  # frames, some two seconds of one stream; the oldest go first
@@ -27,12 +27,12 @@ class GuardThread:
         receiver: FrameReceiver,
         make: Callable[[Watch, float], Guarding],
         budget: Budget,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._receiver = receiver
         self._make = make
         self._budget = budget
-        self._clock = clock
+        self._clock = clock or steady_clock()
         self._watches: Mapping[str, Watch] = {}
         self._models: dict[str, Guarding] = {}
         self._waiting: deque[FrameSample] = deque()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
@@ -37,7 +39,10 @@ class Look:
 
 
 class Guarding:
-    """Guards what one alias serves, shadows its candidate, and re-proves a primary that was taken off."""
+    """Guards what one alias serves, shadows its candidate, and re-proves a primary that was taken off.
+
+    `now` is everywhere a clock that is never set (`steady_clock`); `wall` stamps what people and later processes read.
+    """
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Guarding:
         tell: Tell,
         kept_frames: int,
         now: float,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.watch = watch
         self._swapper = swapper
@@ -58,7 +64,8 @@ class Guarding:
         self._metrics = metrics
         self._tell = tell
         self._log = structlog.get_logger("blurfleet.guard").bind(model=watch.alias)
-        self._live = _restored(watch, swapper.journal_of(watch.alias), now)
+        self._wall = wall
+        self._live = _restored(watch, swapper.journal_of(watch.alias), now, wall())
         self._shadow = GuardState()
         self._live_frames: deque[Compared] = deque(maxlen=kept_frames)
         self._shadow_frames: deque[Compared] = deque(maxlen=kept_frames)
@@ -116,8 +123,10 @@ class Guarding:
         """Let time pass: held trips, Probation due, silence, and a word to the loop now and then."""
         before = self._live
         self._live, action = guard.tick(before, self.watch.policy, now, fallback_ready=self._may_swap())
+        if self._live.phase is Phase.PROBATION and before.phase is not Phase.PROBATION:
+            self._live_frames.clear()  # evidence of what comes must begin where Probation did
         self._act(action, now, before)
-        if now - self._told_at >= 0.5:
+        if not (0.0 <= now - self._told_at < 0.5):
             self._say(now)
 
     def _may_swap(self) -> bool:
@@ -146,12 +155,12 @@ class Guarding:
                 before=self._live,
             )
         except BlurfleetError as error:
-            self._log.warning("frame not judged", reason=error.reason, error=error.message)
+            self._logger().warning("frame not judged", reason=error.reason, error=error.message)
             return None
         self._live_frames.append(found)
         before = self._live
         self._live, action = guard.step(before, found.sample, watch.policy, now, fallback_ready=self._may_swap())
-        self._count(found, action, "Live", now)
+        self._count(found, action, "Live")
         self._act(action, now, before)
         return Look(took_s=found.took_s, doubt=action.doubt)
 
@@ -171,12 +180,12 @@ class Guarding:
                 before=self._shadow,
             )
         except BlurfleetError as error:
-            self._log.warning("frame not shadowed", reason=error.reason, error=error.message)
+            self._logger().warning("frame not shadowed", reason=error.reason, error=error.message)
             return None
         self._shadow_frames.append(found)
         # A candidate serves nobody, so there is nothing to swap: a trip is kept as held and judged below.
         self._shadow, action = guard.step(self._shadow, found.sample, self.watch.policy, now, fallback_ready=False)
-        self._count(found, action, "Shadow", now)
+        self._count(found, action, "Shadow")
         self._judge_shadow(action, now)
         return Look(took_s=found.took_s, doubt=action.doubt)
 
@@ -188,7 +197,7 @@ class Guarding:
         self._shadow_told = verdict.verdict.value
         note = None
         if failed_now and self._shadow.held is not None:
-            note = self._desk.shadow(self.watch, self._shadow.held, tuple(self._shadow_frames), now)
+            note = self._desk.shadow(self.watch, self._shadow.held, tuple(self._shadow_frames), self._wall())
             self._desk.write(note, self._infer)
         trip = note.trip if note is not None else None
         self._tell(
@@ -212,23 +221,35 @@ class Guarding:
     def _act(self, action: GuardAction, now: float, before: GuardState) -> None:
         if action.act is Act.NONE:
             return
-        note = self._swap(action, now, before) if action.act is Act.SWAP else None
-        self._log.info("guard", act=action.act, reason=action.reason, message=action.message, digest=self._live.digest)
+        note = self._swap(action, before) if action.act is Act.SWAP else self._relatched(action)
+        self._logger().info(
+            "guard", act=action.act, reason=action.reason, message=action.message, digest=self._live.digest
+        )
         trip = note.trip if note is not None else None
         self._told_at = now
         self._tell(replace(self._summary(action), trip=trip, trip_kind=action.latch, rearm=action.act is Act.REARM))
         if note is not None:
             self._desk.write(note, self._infer)  # the store hears of the trip first: others may have to act on it
 
-    def _swap(self, action: GuardAction, now: float, before: GuardState) -> TripNote | None:
+    def _swap(self, action: GuardAction, before: GuardState) -> TripNote | None:
         frames = tuple(self._live_frames)
         try:
-            return self._desk.live(self.watch, action, frames, now)
+            return self._desk.live(self.watch, action, frames, self._wall())
         except BlurfleetError as error:
             # Nothing moved; the trip is held and every tick tries again.
-            self._log.error("swap failed", reason=error.reason, error=error.message)
+            self._logger().error("swap failed", reason=error.reason, error=error.message)
             self._live = replace(before, held=action.trip, phase=Phase.ALERT)
             return None
+
+    def _relatched(self, action: GuardAction) -> TripNote | None:
+        """Write down that the engine stays off for good; drift may still be re-proven, so a restart may forget it."""
+        if action.trip is None or action.latch in (None, LatchKind.DRIFT):
+            return None
+        return self._desk.relatched(self.watch, action.trip, tuple(self._live_frames), self._wall())
+
+    def _logger(self) -> Any:
+        face = self._swapper.face(self.watch.alias)
+        return self._log.bind(model_id=face.model_id if face is not None else "")
 
     def _say(self, now: float) -> None:
         self._told_at = now
@@ -252,7 +273,7 @@ class Guarding:
             stale=self._live.stale,
         )
 
-    def _count(self, found: Compared, action: GuardAction, source: str, now: float) -> None:
+    def _count(self, found: Compared, action: GuardAction, source: str) -> None:
         verdict = "Fail" if action.breaches or action.trip else "Pass" if found.sample.valid else "Inconclusive"
         figures = {str(name): value for name, value in found.sample.figures.items()}
         self._metrics.sample(
@@ -261,7 +282,7 @@ class Guarding:
             verdict=verdict,
             max_abs=figures.get("MaxAbsError"),
             deer=figures.get("DEER"),
-            now=now,
+            now=self._wall(),
         )
 
 
@@ -283,10 +304,15 @@ def shown(frames: deque[Compared], state: GuardState) -> tuple[Figure, ...]:
     )
 
 
-def _restored(watch: Watch, journal: AliasState, now: float) -> GuardState:
-    """Return the guard's state at a start: windows are empty, but a latch of the journal holds, its back-off anew."""
+def _restored(watch: Watch, journal: AliasState, now: float, wall: float) -> GuardState:
+    """Return the guard's state at a start: windows are empty, but a latch of the journal holds, its back-off anew.
+
+    The journal's times are the wall's; one that is not yet (the clock was set back) counts as this moment.
+    """
     digest = watch.primary.digest if watch.primary is not None else ""
-    state = replace(guard.begin(digest, watch.attempt, now), swaps_at=journal.swaps)
+    state = replace(
+        guard.begin(digest, watch.attempt, now), swaps_at=tuple(now - max(0.0, wall - at) for at in journal.swaps)
+    )
     latch = journal.latch(digest, watch.attempt)
     if latch is None:
         return state
@@ -294,7 +320,7 @@ def _restored(watch: Watch, journal: AliasState, now: float) -> GuardState:
     held = Latch(
         kind=LatchKind.DRIFT if may else LatchKind.SENTINEL,
         reason=Reason(latch.reason),
-        at=latch.at,
+        at=now - max(0.0, wall - latch.at),
         probation_at=now + watch.policy.back_off_s if may else None,
     )
     return replace(state, phase=Phase.SWAPPED, latch=held)

@@ -94,7 +94,22 @@ class TripDesk:
     def shadow(self, watch: Watch, found: Trip, frames: tuple[Compared, ...], now: float) -> TripNote:
         """Latch a candidate that tripped in shadow; nothing served changes. `write` keeps the evidence afterwards."""
         assert watch.candidate is not None
-        engine = watch.candidate.engine
+        return self._latched(watch, watch.candidate.engine, watch.candidate.oracle, found, frames, now)
+
+    def relatched(self, watch: Watch, found: Trip, frames: tuple[Compared, ...], now: float) -> TripNote:
+        """Latch for good a primary that proved broken while it was to be re-proven; `write` keeps the evidence."""
+        assert watch.primary is not None
+        return self._latched(watch, watch.primary, watch.oracle, found, frames, now)
+
+    def _latched(
+        self,
+        watch: Watch,
+        engine: RoutedEngine,
+        oracle: RoutedEngine | None,
+        found: Trip,
+        frames: tuple[Compared, ...],
+        now: float,
+    ) -> TripNote:
         latch = Latch(digest=engine.digest, attempt=watch.attempt, reason=found.reason, sentinel=True, at=now)
         self._journal.append(Latched(alias=watch.alias, latch=latch))
         self._metrics.tripped(watch.alias, found.reason, swapped=False)
@@ -104,7 +119,7 @@ class TripDesk:
                 trip=self._status(watch, engine, found, now, "Shadow"),
                 found=found,
                 engine=engine,
-                oracle=watch.candidate.oracle,
+                oracle=oracle,
                 frames=frames,
                 now=now,
             )
