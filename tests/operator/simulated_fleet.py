@@ -93,7 +93,10 @@ def resource(kind: str, name: str, spec: object, namespace: str | None = "defaul
 
 @dataclass(frozen=True)
 class Script:
-    """What happens on which node: `golden`, `shadow` and `live` map (node or "*", digest) to an outcome."""
+    """What happens on which node: `golden`, `shadow` and `live` map (node or "*", digest) to an outcome.
+
+    `unjudged` maps them to why live frames say nothing of what serves.
+    """
 
     golden: dict[tuple[str, str], str] = field(default_factory=dict)
     shadow: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -101,6 +104,7 @@ class Script:
     silent: frozenset[str] = frozenset()
     rotten: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
+    unjudged: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 def told(table: dict[tuple[str, str], str], node: str, engine: str) -> str | None:
@@ -150,9 +154,19 @@ def _model(
             "serving": serving,
             "candidate": _candidate(node, want, old, script),
             "last_trip": trip,
-            "conditions": (said, *_change(want, script)),
+            "conditions": (said, *_change(want, script), *_analysis(node, serving, script)),
         }
     )
+
+
+def _analysis(node: str, serving: Serving | None, script: Script) -> tuple[Condition, ...]:
+    if serving is None:
+        return ()
+    doubt = told(script.unjudged, node, serving.digest)
+    status, reason = ("True", Reason.WITHIN_LIMITS) if doubt is None else ("False", Reason(doubt))
+    if doubt == Reason.INSUFFICIENT_SAMPLES:
+        status = "Unknown"
+    return (Condition(type="AnalysisConclusive", status=status, reason=reason, message="no live frame"),)
 
 
 def _change(want: NodeModel, script: Script) -> tuple[Condition, ...]:

@@ -9,7 +9,15 @@ import pytest
 from simulated_fleet import FACTS, NOW, digest, set_spec
 
 from blurfleet.api.meta import Condition, timestamp
-from blurfleet.api.nodeengine import CandidateStatus, ModelStatus, NodeEngineSpec, NodeEngineStatus, NodeModel, Serving
+from blurfleet.api.nodeengine import (
+    SAYS_ANALYSIS,
+    CandidateStatus,
+    ModelStatus,
+    NodeEngineSpec,
+    NodeEngineStatus,
+    NodeModel,
+    Serving,
+)
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.choice import engine_ref
 from blurfleet_operator.decide.failures import Scene
@@ -24,7 +32,12 @@ MODEL = NodeModel(name="bokeh", attempt="u/1/", candidate=ENGINE)
 
 
 def node(
-    *, age: float = 0.0, conditions: dict[str, str] | None = None, serves: bool = False, **candidate: Any
+    *,
+    age: float = 0.0,
+    conditions: dict[str, str] | None = None,
+    serves: bool = False,
+    capable: bool = False,
+    **candidate: Any,
 ) -> NodeView:
     said = tuple(
         Condition(type=kind, status=status, reason=Reason.NO_DATA) for kind, status in (conditions or {}).items()
@@ -34,15 +47,21 @@ def node(
     status = ModelStatus(
         name="bokeh", candidate=CandidateStatus.model_validate({**base, **candidate}), conditions=said, serving=serving
     )
+    facts = FACTS.model_copy(update={"capabilities": (SAYS_ANALYSIS,) if capable else ()})
     return NodeView(
         name="a100-0",
         spec=NodeEngineSpec(device_class="a100", models=(MODEL,)),
-        status=NodeEngineStatus(heartbeat=timestamp(NOW - age), facts=FACTS, models=(status,)),
+        status=NodeEngineStatus(heartbeat=timestamp(NOW - age), facts=facts, models=(status,)),
     )
 
 
 def standing(
-    view: NodeView, *, tripped: tuple[str, ...] = (), paused: bool = False, drained: tuple[NodeView, ...] = ()
+    view: NodeView,
+    *,
+    tripped: tuple[str, ...] = (),
+    paused: bool = False,
+    drained: tuple[NodeView, ...] = (),
+    known_good: frozenset[str] = frozenset(),
 ) -> Standing:
     scene = Scene(
         model="bokeh",
@@ -55,7 +74,13 @@ def standing(
     )
     reached = () if view in drained else (view,)
     return Standing(
-        scene=scene, reached=reached, wanted={"a100-0": WANT}, tripped=tripped, paused=paused, drained=drained
+        scene=scene,
+        reached=reached,
+        wanted={"a100-0": WANT},
+        tripped=tripped,
+        paused=paused,
+        drained=drained,
+        known_good=known_good,
     )
 
 
@@ -101,6 +126,28 @@ TABLE: list[Any] = [
         {},
         Reason.NO_DATA,
         id="live analysis is in doubt",
+    ),
+    pytest.param(
+        {"conditions": {"AnalysisConclusive": "Unknown"}},
+        {},
+        None,
+        id="live analysis of the engine before it does not hold the new one",
+    ),
+    pytest.param(
+        {"serves": True, "conditions": {"AnalysisConclusive": "False"}},
+        {"known_good": frozenset({"a100"})},
+        None,
+        id="cameras are off on a class where the set is known good",
+    ),
+    pytest.param(
+        {"serves": True, "conditions": {"AnalysisConclusive": "False"}},
+        {"known_good": frozenset({"jetson-orin"})},
+        Reason.NO_DATA,
+        id="known good on another class says nothing",
+    ),
+    pytest.param({"serves": True, "capable": True}, {}, Reason.NO_DATA, id="an agent that can say it does not"),
+    pytest.param(
+        {"serves": True, "capable": True, "conditions": {"AnalysisConclusive": "True"}}, {}, None, id="it is conclusive"
     ),
     # Order.
     pytest.param(

@@ -358,3 +358,39 @@ def test_a_promoted_fleet_at_rest_is_not_written_to(fleet: Fleet) -> None:
     assert settle(fleet.store, clock=lambda: fleet.now) == 1
     assert settle(fleet.store, clock=lambda: fleet.now + 30) == 1
     assert fleet.store.writes == before
+
+
+WAVES = [{"name": "first", "nodes": ("orin-0",)}, {"name": "all", "percent": 100}]
+
+
+@pytest.mark.parametrize(
+    ("doubt", "phase", "reason"),
+    [
+        pytest.param("NoData", "Holding", "NoData", id="no frame came: it holds"),
+        pytest.param("StreamStopped", "Holding", "StreamStopped", id="frames stopped: it holds"),
+        pytest.param("InsufficientSamples", "Progressing", "WaveInProgress", id="the first frames are on their way"),
+    ],
+)
+def test_no_wave_is_done_and_nothing_is_promoted_while_what_serves_is_not_judged(
+    fleet: Fleet, doubt: str, phase: str, reason: str
+) -> None:
+    fleet.set("mixed", precision="Mixed", net="net2")
+    fleet.script = Script(unjudged={("*", digest("mixed-jetson-orin")): doubt})
+    fleet.change(engine_set="mixed", waves=WAVES)
+    fleet.tick(12)
+    assert fleet.all_serve() == {"a100-0": "fp32/Primary", "orin-0": "mixed/Primary", "orin-1": "fp32/Primary"}
+    assert (fleet.status().phase, fleet.said("Progressing")[1]) == (phase, reason)
+    assert fleet.said("AnalysisConclusive") == ("False", doubt)
+    fleet.script = Script()
+    fleet.until(lambda: fleet.status().phase == "Promoted" and fleet.status().set == "mixed")
+    assert set(fleet.all_serve().values()) == {"mixed/Primary"}
+
+
+def test_a_promoted_set_stays_ready_when_cameras_are_off_and_says_that_nothing_is_judged(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed", net="net2")
+    fleet.promote("mixed")
+    fleet.script = Script(unjudged={("orin-0", digest("mixed-jetson-orin")): "StreamStopped"})
+    fleet.tick(3)
+    assert fleet.status().phase == "Promoted"
+    assert fleet.said("Ready")[0] == "True"
+    assert fleet.said("AnalysisConclusive") == ("False", "StreamStopped")

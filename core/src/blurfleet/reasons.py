@@ -33,6 +33,7 @@ class Reason(StrEnum):
     PROBATION = "Probation"
     REPROVEN = "Reproven"
     FALLBACK_NOT_PROVEN = "FallbackNotProven"
+    GUARD_STOPPED = "GuardStopped"
     LATCHED = "Latched"
     SWAPPED = "Swapped"
     RESUMED = "Resumed"

@@ -15,7 +15,7 @@ from blurfleet_operator.decide import holds
 from blurfleet_operator.decide.acceptance import quarantine_words
 from blurfleet_operator.decide.observation import Finding, NodeView, Observation, Said, instant
 
-_INCONCLUSIVE = (holds.oracle_missing, holds.any_data, holds.enough_samples, holds.conclusive)
+_INCONCLUSIVE = (holds.oracle_missing, holds.any_data, holds.enough_samples, holds.live_doubt)
 _LONGEST_WAIT_S = 60.0
 
 
@@ -86,6 +86,10 @@ def headline(shown: Shown) -> tuple[Phase, Finding]:
         detail = f": {held.message}" if held else ""
         message = f"no progress within {shown.obs.rollout.spec.progress_deadline}{detail}"
         return "Stalled", Finding(reason=Reason.PROGRESS_DEADLINE_EXCEEDED, message=message)
+    if held is not None and held.reason is Reason.INSUFFICIENT_SAMPLES:
+        # The first frames of a new engine are on their way: the wave is not done, but nothing is wrong.
+        message = f"wave {_wave_name(shown)}: {held.message}"
+        return "Progressing", Finding(reason=Reason.WAVE_IN_PROGRESS, message=message)
     if held is not None:
         return "Holding", held
     return _waiting(shown)

@@ -5,10 +5,10 @@ Nothing here reverts: doubt holds, and only `failures` takes an engine away.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blurfleet.api.nodeengine import CandidateStatus
+from blurfleet.api.nodeengine import SAYS_ANALYSIS, CandidateStatus
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.failures import Scene, failed_in_shadow
 from blurfleet_operator.decide.observation import Finding, NodeView
@@ -16,7 +16,10 @@ from blurfleet_operator.decide.observation import Finding, NodeView
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The nodes reached so far, the engine each is to serve, and what is known against going on."""
+    """The nodes reached so far, the engine each is to serve, and what is known against going on.
+
+    `known_good` holds the classes on which the set was promoted already, within the rollback window.
+    """
 
     scene: Scene
     reached: tuple[NodeView, ...]
@@ -24,6 +27,7 @@ class Standing:
     tripped: tuple[str, ...]
     paused: bool
     drained: tuple[NodeView, ...] = ()
+    known_good: frozenset[str] = frozenset()
 
     def serves(self, node: NodeView) -> bool:
         """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
@@ -137,9 +141,26 @@ def any_data(standing: Standing) -> Finding | None:
 
 
 def conclusive(standing: Standing) -> Finding | None:
-    """No reached node calls its analysis inconclusive."""
-    for node in standing.reached:
+    """Every node that serves it calls its analysis conclusive, unless the set was known good on the node's class.
+
+    A known good set stays Ready when cameras are off, and an undo does not wait for frames.
+    """
+    return _doubt([n for n in standing.reached if n.device_class not in standing.known_good], standing)
+
+
+def live_doubt(standing: Standing) -> Finding | None:
+    """Return what is in doubt on any node that serves it, known good or not: to be shown, not to hold."""
+    return _doubt(standing.reached, standing)
+
+
+def _doubt(nodes: Iterable[NodeView], standing: Standing) -> Finding | None:
+    """An agent of before this was said is not waited for; the candidates of other nodes are judged by themselves."""
+    for node in nodes:
+        if not standing.serves(node):
+            continue
         said = node.said(standing.scene.model, "AnalysisConclusive")
+        if said is None and SAYS_ANALYSIS in node.status.facts.capabilities:
+            return Finding(reason=Reason.NO_DATA, message=f"{node.name}: says nothing of its live frames")
         if said is not None and said.status != "True":
             return Finding(reason=said.reason, message=f"{node.name}: {said.message or 'analysis is inconclusive'}")
     return None

@@ -74,6 +74,7 @@ class Step:
             tripped=failures.tripped_nodes(scene, self.status.trips),
             paused=self.obs.rollout.spec.paused,
             drained=tuple(n for n in self.selected if n.name in self.status.drained),
+            known_good=attempt.quick_classes(self.status, self.obs.rollout.spec.rollback_window, self.now),
         )
 
 

@@ -118,7 +118,8 @@ class ModelLoop:
 
     def hear(self, told: Told) -> None:
         """Take in what the guard says."""
-        self.memory.told = told
+        if told.stage == "Live":
+            self.memory.told = told
         if told.trip_kind is not None:
             self.memory.reproven = None  # a new latch: what was proven before it says nothing
         if told.rearm:

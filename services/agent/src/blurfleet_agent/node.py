@@ -22,7 +22,7 @@ from blurfleet_agent.guard_thread import GuardThread
 from blurfleet_agent.jobs import Answer, Job, Worker
 from blurfleet_agent.model_loop import ModelLoop, Scene
 from blurfleet_agent.parts import Parts
-from blurfleet_agent.status import NodeHealth, model_status, node_status, worth_writing
+from blurfleet_agent.status import NodeHealth, deafness, model_status, node_status, worth_writing
 from blurfleet_agent.view import ModelView, Problem
 from blurfleet_agent.watch import Told, Watch
 from blurfleet_agent.watches import watch_of
@@ -204,6 +204,7 @@ class Node:
             journal_torn=self._p.journal.torn,
             evidence_lost=self.evidence_lost,
             simulated=self._p.settings.simulated,
+            guard=deafness(self._guard.alive, self._guard.receiving) if self._guard is not None else "",
         )
 
     def _publish(self, wish: Wish, models: tuple[ModelStatus, ...], now: float) -> None:

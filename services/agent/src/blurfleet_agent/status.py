@@ -26,7 +26,7 @@ Fact = tuple[str, ConditionStatus, Reason, str]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeHealth:
-    """What holds for the whole node: errors are None where all is well."""
+    """What holds for the whole node: errors are None, texts empty where all is well."""
 
     store: Problem | None
     triton: Problem | None
@@ -34,6 +34,7 @@ class NodeHealth:
     journal_torn: bool
     evidence_lost: str
     simulated: bool
+    guard: str = ""
 
 
 def model_status(
@@ -73,7 +74,23 @@ def model_status(
 
 
 def _facts(view: ModelView, told: Told | None, health: NodeHealth) -> list[Fact]:
-    return [_ready(view, health), _active(view, told), _fallback(view), _armed(view), _swap_proven(view)]
+    heard = _about(view, told)
+    return [
+        _ready(view, health),
+        _active(view, heard),
+        _conclusive(view, heard),
+        _fallback(view),
+        _armed(view, health),
+        _swap_proven(view),
+    ]
+
+
+def _about(view: ModelView, told: Told | None) -> Told | None:
+    """Return what the guard says if it is about what serves now in this attempt: an older word says nothing of it."""
+    served = view.served
+    if told is None or served is None or told.attempt != view.spec.attempt:
+        return None
+    return told if told.digest == served.primary.digest else None
 
 
 def _ready(view: ModelView, health: NodeHealth) -> Fact:
@@ -108,15 +125,42 @@ def _active(view: ModelView, told: Told | None) -> Fact:
     served = view.served
     if served is None:
         return "ActiveHealthy", "Unknown", Reason.NOTHING_DESIRED, "nothing is served"
-    if told is not None and told.act == "Hold" and told.reason in (Reason.NO_DATA, Reason.STREAM_STOPPED):
-        return "ActiveHealthy", "Unknown", told.reason, told.message
-    if told is not None and told.reason is Reason.FALLBACK_NOT_PROVEN:
-        return "ActiveHealthy", "False", told.reason, told.message
     if served.role == "Fallback":
         return "ActiveHealthy", "True", Reason.SERVING, "the FP32 standby serves"
+    if told is not None and told.held is not None:
+        message = f"tripped on {told.held}; the standby is not proven, so the engine stays: {told.message}"
+        return "ActiveHealthy", "False", Reason.FALLBACK_NOT_PROVEN, message
+    if told is not None and told.holding is not None:
+        return "ActiveHealthy", "Unknown", told.holding, told.message
+    if told is not None and told.stale:
+        return "ActiveHealthy", "Unknown", _silence(told), told.message
     if told is not None and told.valid > 0:
         return "ActiveHealthy", "True", Reason.WITHIN_LIMITS, f"{told.phase}"
     return "ActiveHealthy", "Unknown", Reason.NO_DATA, "no live frame was judged yet"
+
+
+def _silence(told: Told) -> Reason:
+    return Reason.STREAM_STOPPED if told.valid > 0 else Reason.NO_DATA
+
+
+def _conclusive(view: ModelView, told: Told | None) -> Fact:
+    """Tell whether live frames say something of what serves: want of data must not pass for health."""
+    kind, served = "AnalysisConclusive", view.served
+    if served is None:
+        return kind, "Unknown", Reason.NOTHING_DESIRED, "nothing is served"
+    if served.engine.precision == "FP32":
+        return kind, "True", Reason.WITHIN_LIMITS, "an FP32 engine serves: it is its own oracle, sentinels watch it"
+    if view.spec.policy.shadow_samples == 0 or not any(r.source == "Live" for r in view.spec.policy.metrics):
+        return kind, "True", Reason.ACCEPTED, "the policy asks for no live samples"
+    if told is not None and told.held is not None:
+        return kind, "False", Reason.FALLBACK_NOT_PROVEN, f"tripped on {told.held}, but there is no proven standby"
+    if told is not None and told.holding is not None:
+        return kind, "False", told.holding, told.message
+    if told is not None and told.stale:
+        return kind, "False", _silence(told), told.message
+    if told is None or told.valid == 0:
+        return kind, "Unknown", Reason.INSUFFICIENT_SAMPLES, "no live frame of this engine was judged yet"
+    return kind, "True", Reason.WITHIN_LIMITS, "live frames are judged and within limits"
 
 
 def _fallback(view: ModelView) -> Fact:
@@ -135,10 +179,12 @@ def _fallback(view: ModelView) -> Fact:
     return "FallbackReady", "Unknown", Reason.GOLDEN_PENDING, "the standby is being loaded and proven"
 
 
-def _armed(view: ModelView) -> Fact:
+def _armed(view: ModelView, health: NodeHealth) -> Fact:
     served = view.served
     if served is None:
         return "Armed", "False", Reason.NOTHING_DESIRED, "nothing is served"
+    if health.guard:
+        return "Armed", "False", Reason.GUARD_STOPPED, health.guard
     if served.role == "Fallback":
         why = view.blocked(view.spec.primary) if view.spec.primary is not None else None
         return "Armed", "False", why.reason if why else Reason.SWAPPED, why.message if why else "the standby serves"
@@ -247,6 +293,13 @@ def _node_facts(health: NodeHealth) -> list[Fact]:
         ("EvidenceWritten", "False" if lost else "True", Reason.EVIDENCE_UNWRITTEN if lost else Reason.ACCEPTED, lost)
     )
     return facts
+
+
+def deafness(alive: bool, receiving: bool) -> str:
+    """Return why live frames are not judged by a guard thread and its frame socket, empty where both work."""
+    if not alive:
+        return "the guard's thread has ended: nothing is judged until the agent is started again"
+    return "" if receiving else "the frame socket takes no gateway any more: start the agent again"
 
 
 def worth_writing(old: NodeEngineStatus, new: NodeEngineStatus, age_s: float) -> bool:
