@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ from blurfleet.serving.routing import RoutedEngine, read_routing
 from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.evidence_files import EvidenceFiles
 from blurfleet_agent.exporter import Metrics
-from blurfleet_agent.guarding import Guarding, _restored
+from blurfleet_agent.frame_figures import Compared
+from blurfleet_agent.guarding import Guarding, _restored, keep
 from blurfleet_agent.journal import Journal, parse
 from blurfleet_agent.journal_records import AliasState
 from blurfleet_agent.sampling import BURST_S, HOT_SHARE, Budget
@@ -574,3 +576,15 @@ def test_swaps_of_the_journal_count_by_their_age_even_where_the_wall_was_set_bac
     journal = AliasState(swaps=(node.now - 3700.0, node.now - 600.0, node.now + 900.0))
     state = _restored(node.watch, journal, 50.0, node.now)
     assert state.swaps_at == (50.0 - 3700.0, 50.0 - 600.0, 50.0)
+
+
+def test_frames_are_kept_by_bytes_and_the_newest_always(node: OneNode) -> None:
+    for _ in range(3):
+        node.frame(SCENE)
+    one, two, three = node.guarding._live_frames
+    kept: deque[Compared] = deque(maxlen=8)
+    for found in (one, two, three):
+        keep(kept, found, 2 * one.nbytes)
+    assert list(kept) == [two, three]
+    keep(kept, one, 1)
+    assert list(kept) == [one]

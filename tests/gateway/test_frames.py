@@ -1,6 +1,7 @@
 """Frames from gateway to agent: whole or not at all, never slowing the one who sends."""
 
 import contextlib
+import errno
 import socket
 import stat
 import struct
@@ -18,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from blurfleet.errors import BlurfleetError, InvalidInput, NodeError
 from blurfleet.serving import framecodec
+from blurfleet.serving.framequeue import FrameQueue
 from blurfleet.serving.frames import FrameKind, FrameReceiver, FrameSample, FrameSender
 
 DEADLINE_S = 10.0
@@ -150,7 +152,7 @@ def test_a_header_that_is_not_a_frames_is_refused(header: bytes) -> None:
 
 def test_frames_arrive_in_order_with_their_values(receiver: FrameReceiver, path: Path) -> None:
     sender = FrameSender(path)
-    frames = [sample(n, kind=kind) for n, kind in enumerate(FrameKind)]
+    frames = [sample(n) for n in range(3)]
     for frame in frames:
         sender.offer(frame)
     got = [receiver.receive(DEADLINE_S) for _ in frames]
@@ -158,6 +160,95 @@ def test_frames_arrive_in_order_with_their_values(receiver: FrameReceiver, path:
     assert sender.counts.sent == 3
     assert sender.counts.dropped == 0
     sender.close()
+
+
+def test_frames_of_every_kind_arrive_and_those_in_doubt_overtake(receiver: FrameReceiver, path: Path) -> None:
+    frames = [sample(1), sample(2), sample(3, kind=FrameKind.SUSPECT), sample(4, kind=FrameKind.WITHHELD)]
+    sender = FrameSender(path)
+    for frame in frames:
+        sender.offer(frame)
+    until(lambda: sender.counts.sent == 4 and len(receiver._queue._frames) == 4)
+    got = [receiver.receive(DEADLINE_S) for _ in frames]
+    assert [f.frame_id for f in got if f is not None] == [3, 4, 1, 2]
+    assert got[0] is not None
+    assert same(got[0], frames[2])
+    sender.close()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kept"),
+    [
+        pytest.param("sssss", [2, 3, 4], id="the oldest go"),
+        pytest.param("wwsss", [0, 1, 4], id="sound ones go before those in doubt"),
+        pytest.param("wwwss", [0, 1, 2], id="a sound one does not push out one in doubt"),
+        pytest.param("wwwww", [2, 3, 4], id="the oldest in doubt where there are no others"),
+    ],
+)
+@pytest.mark.parametrize("by_bytes", [False, True], ids=["too many frames", "too many bytes"])
+def test_a_full_queue_drops_the_oldest_sound_frame_first(kinds: str, kept: list[int], by_bytes: bool) -> None:
+    size = sample().nbytes
+    queue = FrameQueue(100, limit_bytes=3 * size + 1) if by_bytes else FrameQueue(3)
+    for n, kind in enumerate(kinds):
+        queue.put(sample(n, kind=FrameKind.WITHHELD if kind == "w" else FrameKind.SAMPLE))
+    assert queue.dropped == 2
+    got = [queue.get(0.0) for _ in range(3)]
+    assert sorted(f.frame_id for f in got if f is not None) == kept
+    assert queue.get(0.0) is None
+
+
+def test_one_frame_is_kept_however_large() -> None:
+    queue = FrameQueue(4, limit_bytes=10)
+    for n in range(3):
+        queue.put(sample(n))
+    found = queue.get(0.0)
+    assert (found.frame_id if found else None, queue.dropped) == (2, 2)
+
+
+def test_two_frames_of_the_same_name_are_two_frames() -> None:
+    first, second = sample(1), sample(1)
+    queue = FrameQueue(4)
+    queue.put(first)
+    queue.put(second)
+    assert queue.get(0.0) is first
+    assert queue.get(0.0) is second
+    assert first != second
+
+
+def test_too_many_open_files_does_not_end_the_acceptor(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = socket.socket.accept, []
+
+    def accept(self: socket.socket) -> object:
+        if not refused:
+            refused.append(True)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(self)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    with FrameReceiver(path) as receiver:
+        sender = FrameSender(path)
+        sender.offer(sample(7))
+        found = receiver.receive(DEADLINE_S)
+        assert (found.frame_id if found else None, refused, receiver.alive) == (7, [True], True)
+        sender.close()
+    assert not receiver.alive
+
+
+def test_a_thread_that_cannot_be_started_costs_that_connection_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BlurfleetError] = []
+    with FrameReceiver(path, on_error=errors.append) as receiver:
+        with monkeypatch.context() as patched, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unlucky:
+            patched.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
+            with short_name(path) as name:
+                unlucky.connect(name)
+            until(lambda: len(errors) == 1)
+            assert closed_by_peer(unlucky)
+        sender = FrameSender(path)
+        sender.offer(sample(8))
+        assert receiver.receive(DEADLINE_S) is not None
+        assert receiver.alive
+        sender.close()
 
 
 def test_the_socket_is_for_its_owner_only(receiver: FrameReceiver, path: Path) -> None:

@@ -37,14 +37,14 @@ class FrameKind(StrEnum):
     SUSPECT = "suspect"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FrameSample:
     """One frame as it was inferred: `tensor` [1,3,H,W] in, `matte` [1,1,H,W] out of `engine` (its Triton name).
 
     `frame_id` grows by arrival order within `stream`; `at` is seconds since 1970; `epoch` and `digest` are those of the
     routing snapshot that the request was answered under. `reason` is empty for plain samples. `fallback_matte` is what
     the fallback engine answered, where it was asked. `evidence_allowed` is false where the client refused to have its
-    picture kept.
+    picture kept. A frame equals only itself: arrays have no one truth value to compare by.
     """
 
     model: str
@@ -61,6 +61,11 @@ class FrameSample:
     trace_id: str = ""
     fallback_matte: Array | None = None
     evidence_allowed: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes its arrays hold in memory."""
+        return sum(array.nbytes for array in (self.tensor, self.matte, self.fallback_matte) if array is not None)
 
 
 _TEXTS = ("model", "stream", "engine", "digest", "reason", "trace_id")

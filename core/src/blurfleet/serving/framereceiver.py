@@ -15,16 +15,18 @@ import structlog
 from blurfleet.errors import BlurfleetError, InvalidInput, NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving import framecodec
-from blurfleet.serving.dropoldest import DropOldest
 from blurfleet.serving.framecodec import FrameSample
+from blurfleet.serving.framequeue import FrameQueue
 from blurfleet.serving.framesender import reachable
 
 STALL_TIMEOUT_S = 5.0  # a message that has begun must be whole by then
 MAX_CONNECTIONS = 8
+ACCEPT_PAUSE_S = 0.2
 
 
 class FrameReceiver:
-    """Listens at `path` (mode 0600) and hands out frames; the oldest waiting one is dropped beyond `capacity`.
+    """Listens at `path` (mode 0600) and hands out frames; the oldest sound one is dropped beyond `capacity` (or too
+    many bytes).
 
     Raises NodeError where the socket cannot be made, or another process listens there already. `on_error` hears of
     each connection that was closed for sending something else than frames.
@@ -34,7 +36,7 @@ class FrameReceiver:
         self, path: Path, *, capacity: int = 64, on_error: Callable[[BlurfleetError], None] | None = None
     ) -> None:
         self._path = path
-        self._queue: DropOldest[FrameSample] = DropOldest(capacity)
+        self._queue = FrameQueue(capacity)
         self._on_error = on_error
         self._log = structlog.get_logger("blurfleet.frames")
         self._lock = threading.Lock()
@@ -46,7 +48,10 @@ class FrameReceiver:
         self._acceptor.start()
 
     def receive(self, timeout_s: float | None = None) -> FrameSample | None:
-        """Return the next frame, None when `timeout_s` has passed or the receiver is closed."""
+        """Return the next frame, one withheld or suspected before all others.
+
+        None when `timeout_s` has passed, or the receiver is closed and nothing is left.
+        """
         return self._queue.get(timeout_s)
 
     def __iter__(self) -> Iterator[FrameSample]:
@@ -89,20 +94,33 @@ class FrameReceiver:
         while not self._queue.closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                full = len(self._connections) >= MAX_CONNECTIONS
-                if not full:
-                    self._connections.add(connection)
-            if full:
-                connection.close()
-                self._refuse(framecodec.broken(f"more than {MAX_CONNECTIONS} connections"))
+            except OSError as error:
+                # Too many open files passes: a node must not lose its frames for good over it.
+                if not self._queue.closed:
+                    self._log.warning("frames.not_accepted", error=str(error))
+                self._queue.wait_closed(ACCEPT_PAUSE_S)
                 continue
-            self._threads = [t for t in self._threads if t.is_alive()]
-            thread = threading.Thread(target=self._serve, args=(connection,), name="frame-reader", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                self._take(connection)
+            except Exception as error:
+                self._leave(connection)
+                self._refuse(framecodec.broken(f"a connection cannot be read: {error}"))
+
+    def _take(self, connection: socket.socket) -> None:
+        with self._lock:
+            full = len(self._connections) >= MAX_CONNECTIONS
+            if not full:
+                self._connections.add(connection)
+        if full:
+            raise framecodec.broken(f"more than {MAX_CONNECTIONS} connections")
+        thread = threading.Thread(target=self._serve, args=(connection,), name="frame-reader", daemon=True)
+        thread.start()
+        self._threads = [*(t for t in self._threads if t.is_alive()), thread]
+
+    def _leave(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+        connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -113,9 +131,7 @@ class FrameReceiver:
         except OSError as error:
             self._refuse(framecodec.broken(f"a connection broke inside a message: {error}"))
         finally:
-            with self._lock:
-                self._connections.discard(connection)
-            connection.close()
+            self._leave(connection)
 
     def _refuse(self, error: BlurfleetError) -> None:
         if self._queue.closed:

@@ -14,8 +14,8 @@ import structlog
 
 from blurfleet.errors import BlurfleetError
 from blurfleet.serving import framecodec
-from blurfleet.serving.dropoldest import DropOldest
 from blurfleet.serving.framecodec import FrameSample
+from blurfleet.serving.framequeue import FrameQueue
 
 SEND_TIMEOUT_S = 2.0  # an agent that does not read for this long is treated as gone
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 2.0
@@ -45,7 +45,7 @@ class FrameSender:
 
     def __init__(self, path: Path, capacity: int = 32) -> None:
         self._path = path
-        self._queue: DropOldest[FrameSample] = DropOldest(capacity)
+        self._queue = FrameQueue(capacity)
         self._sent = 0
         self._lost = 0
         self._socket: socket.socket | None = None
@@ -54,7 +54,7 @@ class FrameSender:
         self._thread.start()
 
     def offer(self, sample: FrameSample) -> None:
-        """Queue a frame; the oldest waiting one is dropped where the queue is full."""
+        """Queue a frame; the oldest sound one that waits is dropped where the queue is full, by frames or by bytes."""
         self._queue.put(sample)
 
     @property

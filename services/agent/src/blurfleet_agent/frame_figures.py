@@ -22,7 +22,7 @@ Infer = Callable[[str, Array], Array]
 Figures = dict[MetricName, float | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
     """One frame compared at `at` (seconds): mattes, the guard's sample, the device seconds it took, `oracle` if asked.
 
@@ -37,6 +37,11 @@ class Compared:
     at: float
     before: GuardState
     evidence_allowed: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes its arrays hold in memory."""
+        return sum(array.nbytes for array in (self.tensor, self.matte, self.oracle) if array is not None)
 
 
 def wants_ssim(policy: GuardPolicy) -> bool:

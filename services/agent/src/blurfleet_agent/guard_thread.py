@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 
 import structlog
 
-from blurfleet.serving.framecodec import FrameKind, FrameSample
 from blurfleet.serving.frames import FrameReceiver
 from blurfleet_agent.guarding import Guarding
 from blurfleet_agent.sampling import Budget
 from blurfleet_agent.steady import steady_clock
 from blurfleet_agent.watch import Watch
 
-MAX_WAITING = 64  # frames, some two seconds of one stream; the oldest go first
 WAIT_S = 0.2  # how long it waits for a frame before time alone may act
 
 
@@ -35,7 +32,6 @@ class GuardThread:
         self._clock = clock or steady_clock()
         self._watches: Mapping[str, Watch] = {}
         self._models: dict[str, Guarding] = {}
-        self._waiting: deque[FrameSample] = deque()
         self._stop = threading.Event()
         self._log = structlog.get_logger("blurfleet.guard")
         self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
@@ -68,9 +64,10 @@ class GuardThread:
     def _run(self) -> None:
         ticked = 0.0
         while not self._stop.is_set():
-            frame = self._next()
-            now = self._clock()
+            frame = None
             try:
+                frame = self._receiver.receive(WAIT_S)
+                now = self._clock()
                 self._follow(now)
                 if frame is not None and (model := self._models.get(frame.model)) is not None:
                     self._budget = model.frame(frame, self._budget, now)
@@ -81,20 +78,8 @@ class GuardThread:
             except Exception:
                 # One bad frame must not take the guard of a node down; the next frame is judged as if it had not been.
                 self._log.exception("a frame could not be judged")
-
-    def _next(self) -> FrameSample | None:
-        """Return the next frame: one the gateway withheld or suspects before all others, None when there is none."""
-        frame = self._receiver.receive(0.0 if self._waiting else WAIT_S)
-        while frame is not None:
-            self._waiting.append(frame)
-            frame = self._receiver.receive(0.0)
-        if not self._waiting:
-            return None
-        urgent = next((f for f in self._waiting if f.kind is not FrameKind.SAMPLE), self._waiting[0])
-        self._waiting.remove(urgent)
-        while len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
-        return urgent
+                if frame is None:
+                    self._stop.wait(WAIT_S)
 
     def _follow(self, now: float) -> None:
         watches = self._watches

@@ -28,6 +28,7 @@ from blurfleet_agent.view import ShadowResult
 from blurfleet_agent.watch import Contender, Told, Watch
 
 Tell = Callable[[Told], None]
+KEPT_BYTES = 32 << 20  # of frames kept for evidence, live and shadow each: 16 of 320x320, one of 1024x1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +158,7 @@ class Guarding:
         except BlurfleetError as error:
             self._logger().warning("frame not judged", reason=error.reason, error=error.message)
             return None
-        self._live_frames.append(found)
+        keep(self._live_frames, found)
         before = self._live
         self._live, action = guard.step(before, found.sample, watch.policy, now, fallback_ready=self._may_swap())
         self._count(found, action, "Live")
@@ -182,7 +183,7 @@ class Guarding:
         except BlurfleetError as error:
             self._logger().warning("frame not shadowed", reason=error.reason, error=error.message)
             return None
-        self._shadow_frames.append(found)
+        keep(self._shadow_frames, found)
         # A candidate serves nobody, so there is nothing to swap: a trip is kept as held and judged below.
         self._shadow, action = guard.step(self._shadow, found.sample, self.watch.policy, now, fallback_ready=False)
         self._count(found, action, "Shadow")
@@ -284,6 +285,17 @@ class Guarding:
             deer=figures.get("DEER"),
             now=self._wall(),
         )
+
+
+def keep(frames: deque[Compared], new: Compared, limit_bytes: int = KEPT_BYTES) -> None:
+    """Append `new`, and drop the oldest while the arrays hold more than `limit_bytes`; the newest always stays.
+
+    Nothing is lost to a verdict: each frame carries the guard's state before it.
+    """
+    frames.append(new)
+    held = sum(frame.nbytes for frame in frames)
+    while len(frames) > 1 and held > limit_bytes:
+        held -= frames.popleft().nbytes
 
 
 def shown(frames: deque[Compared], state: GuardState) -> tuple[Figure, ...]:
