@@ -42,13 +42,13 @@ class FlipsStandIn:
         (self.folder / str(epoch)).mkdir(exist_ok=True)
         (self.folder / "config").write_text(json.dumps([engine, epoch]))
 
-    def load(self, alias: str) -> None:
+    def load(self, alias: str, *, within_s: float) -> None:
         (self.folder / "loaded").write_text((self.folder / "config").read_text())
 
-    def await_ready(self, alias: str, epoch: int) -> None:
+    def await_ready(self, alias: str, epoch: int, *, within_s: float) -> None:
         assert json.loads((self.folder / "loaded").read_text())[1] == epoch
 
-    def verify(self, alias: str, epoch: int, face: Face) -> None:
+    def verify(self, alias: str, epoch: int, face: Face, *, within_s: float) -> None:
         pass
 
     def prune(self, alias: str, epoch: int) -> None:

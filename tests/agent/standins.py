@@ -50,6 +50,7 @@ class FlipsStandIn:
         self.fail = ""
         self.error: Exception = EngineTimeout(Reason.ALIAS_STALE, "not READY")
         self.calls: list[str] = []
+        self.given: dict[str, float] = {}
 
     def _step(self, name: str) -> None:
         self.calls.append(name)
@@ -62,13 +63,16 @@ class FlipsStandIn:
     def prepare(self, alias: str, engine: str, epoch: int, face: Face) -> None:
         self._step("prepare")
 
-    def load(self, alias: str) -> None:
+    def load(self, alias: str, *, within_s: float) -> None:
+        self.given["load"] = within_s
         self._step("load")
 
-    def await_ready(self, alias: str, epoch: int) -> None:
+    def await_ready(self, alias: str, epoch: int, *, within_s: float) -> None:
+        self.given["await_ready"] = within_s
         self._step("await_ready")
 
-    def verify(self, alias: str, epoch: int, face: Face) -> None:
+    def verify(self, alias: str, epoch: int, face: Face, *, within_s: float) -> None:
+        self.given["verify"] = within_s
         self._step("verify")
 
     def prune(self, alias: str, epoch: int) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,14 +37,19 @@ def order(to: RoutedEngine = B, **changes: Any) -> SwapOrder:
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, ready_s: float = 2.0) -> None:
         self.disk = FullDisk()
         self.flips = FlipsStandIn()
         self.journal = Journal(folder / "journal.bin", sync=self.disk)
         self.routing = folder / "routing.json"
         self.ballast = Ballast(folder / "ballast.bin")
         self.swapper = Swapper(
-            journal=self.journal, routing_file=self.routing, flips=self.flips, ballast=self.ballast, simulated=True
+            journal=self.journal,
+            routing_file=self.routing,
+            flips=self.flips,
+            ballast=self.ballast,
+            simulated=True,
+            ready_s=ready_s,
         )
         self.swapper.learn("bokeh", FACE)
         self.swapper.swap(order(A))
@@ -178,10 +184,10 @@ def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench) -> None:
     started, release = threading.Event(), threading.Event()
     real = bench.flips.load
 
-    def slow(alias: str) -> None:
+    def slow(alias: str, *, within_s: float) -> None:
         started.set()
         assert release.wait(10.0)
-        real(alias)
+        real(alias, within_s=within_s)
 
     bench.flips.load = slow  # type: ignore[method-assign]
     first = threading.Thread(target=bench.swapper.resume, args=("bokeh",))
@@ -201,7 +207,7 @@ def test_a_trip_reaches_the_gateways_while_an_alias_hangs(bench: Bench) -> None:
     bench.flips.fail = ""
     hanging, release = threading.Event(), threading.Event()
 
-    def hang(alias: str) -> None:
+    def hang(alias: str, *, within_s: float) -> None:
         hanging.set()
         assert release.wait(10.0)
 
@@ -221,3 +227,52 @@ def test_a_trip_reaches_the_gateways_while_an_alias_hangs(bench: Bench) -> None:
     served = bench.swapper.served("bokeh")
     assert served is not None
     assert (served.engine, served.settled) == (B, True)
+
+
+def test_a_trip_gives_the_alias_one_deadline_and_the_loop_has_patience(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+
+    def slow(alias: str, *, within_s: float) -> None:
+        assert within_s == 2.0
+        clock[0] += 1.5
+
+    monkeypatch.setattr(
+        swap_module, "time", SimpleNamespace(monotonic=lambda: clock[0], perf_counter=time.perf_counter)
+    )
+    bench.flips.load = slow  # type: ignore[method-assign]
+    bench.flips.given.clear()
+    bench.swapper.swap(order())
+    assert bench.flips.given == {"await_ready": 0.5, "verify": 1.0}
+    bench.swapper.swap(order(A))
+    assert bench.flips.given == {"await_ready": 0.5, "verify": 5.0}
+
+
+def test_a_trip_waits_neither_for_another_models_alias_nor_for_ever_for_its_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ready_s=0.2)
+    bench.swapper.learn("other", FACE)
+    hanging, release = threading.Event(), threading.Event()
+    real = bench.flips.load
+
+    def hang(alias: str, *, within_s: float) -> None:
+        if not release.is_set() and not hanging.is_set():
+            hanging.set()
+            assert release.wait(10.0)
+        real(alias, within_s=within_s)
+
+    bench.flips.load = hang  # type: ignore[method-assign]
+    repair = threading.Thread(target=bench.swapper.swap, args=(order(A, alias="other"),))
+    repair.start()
+    assert hanging.wait(10.0)
+    result = bench.swapper.swap(order())
+    assert result is not None
+    assert result.stale is None
+    second = bench.swapper.swap(order(alias="other"))
+    assert second is not None
+    assert second.stale is not None
+    assert second.stale.reason == "AliasStale"
+    assert read_routing(bench.routing).models["other"].active == B
+    release.set()
+    repair.join(10.0)
+    assert bench.swapper.resume("other") is None

@@ -70,13 +70,10 @@ class Proof:
 class AliasMechanics:
     """The steps 3 to 6 of the swap, each on its own so that a crash between any two can be tried."""
 
-    def __init__(
-        self, repository: ModelRepository, control: RepositoryControl, client: TritonClient, *, ready_s: float
-    ) -> None:
+    def __init__(self, repository: ModelRepository, control: RepositoryControl, client: TritonClient) -> None:
         self._repository = repository
         self._control = control
         self._client = client
-        self._ready_s = ready_s
 
     def ensure(self, engine: str) -> None:
         """Raise EngineError(EngineNotReady) unless `engine` answers; else the alias would go down with it."""
@@ -87,17 +84,17 @@ class AliasMechanics:
         config = alias_config(alias, engine, epoch, inputs=face.inputs, outputs=face.outputs)
         self._repository.write_alias(alias, epoch, config)
 
-    def load(self, alias: str) -> None:
+    def load(self, alias: str, *, within_s: float) -> None:
         """Load the weightless alias. Raises EngineError, EngineTimeout."""
-        self._control.load(alias, timeout_s=self._ready_s)
+        self._control.load(alias, timeout_s=within_s)
 
-    def await_ready(self, alias: str, epoch: int) -> None:
+    def await_ready(self, alias: str, epoch: int, *, within_s: float) -> None:
         """Return once the index shows `epoch` READY. Raises EngineTimeout(AliasStale)."""
-        await_version(self._control, alias, epoch, deadline_s=self._ready_s)
+        await_version(self._control, alias, epoch, deadline_s=within_s)
 
-    def verify(self, alias: str, epoch: int, face: Face) -> None:
+    def verify(self, alias: str, epoch: int, face: Face, *, within_s: float = VERIFY_TIMEOUT_S) -> None:
         """Ask once and see that `epoch` answers. Raises EngineError(AliasStale)."""
-        verify_alias(self._client, alias, epoch, face.probe, timeout_s=VERIFY_TIMEOUT_S)
+        verify_alias(self._client, alias, epoch, face.probe, timeout_s=within_s)
 
     def prune(self, alias: str, epoch: int) -> None:
         """Remove the version folders of other epochs. Raises OSError."""
@@ -128,8 +125,8 @@ class AliasMechanics:
 
     def _flip(self, alias: str, engine: str, epoch: int, face: Face) -> None:
         self.prepare(alias, engine, epoch, face)
-        self.load(alias)
-        self.await_ready(alias, epoch)
+        self.load(alias, within_s=VERIFY_TIMEOUT_S)
+        self.await_ready(alias, epoch, within_s=VERIFY_TIMEOUT_S)
         self.verify(alias, epoch, face)
         self.prune(alias, epoch)
 

@@ -93,7 +93,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         client = stack.enter_context(TritonClient(settings.triton_grpc))
         repository = ModelRepository(settings.model_repository, settings.node_dir / "staging")
         repository.clear_staging()
-        mechanics = AliasMechanics(repository, control, client, ready_s=settings.alias_ready_s)
+        mechanics = AliasMechanics(repository, control, client)
         ballast = Ballast(settings.node_dir / "ballast.bin")
         ballast.hold()
         swapper = Swapper(
@@ -103,6 +103,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             ballast=ballast,
             simulated=settings.simulated,
             crash=crash,
+            ready_s=settings.alias_ready_s,
         )
         home = Location(uri=settings.artifacts, token=settings.artifacts_token.get_secret_value())
         staging = Staging(settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes, fetch=fetchers(home))

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from blurfleet.api.nodeengine import TripStatus
-from blurfleet.errors import BlurfleetError, NodeError
+from blurfleet.errors import BlurfleetError, EngineTimeout, NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable, read_routing, write_routing
-from blurfleet_agent.aliases import AliasMechanics, Face
+from blurfleet_agent.aliases import VERIFY_TIMEOUT_S, AliasMechanics, Face
 from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.crash import CrashPoint, no_crash
 from blurfleet_agent.journal import Journal
 from blurfleet_agent.journal_records import AliasState, Latch, SwapDone, SwapIntent
 from blurfleet_agent.recovery import RecoveryPlan, Served
+
+READY_S = 2.0
+LEAST_S = 0.05  # a call with no time left at all would say nothing of the alias
 
 
 class Flips(Protocol):
@@ -32,11 +35,11 @@ class Flips(Protocol):
 
     def prepare(self, alias: str, engine: str, epoch: int, face: Face) -> None: ...
 
-    def load(self, alias: str) -> None: ...
+    def load(self, alias: str, *, within_s: float) -> None: ...
 
-    def await_ready(self, alias: str, epoch: int) -> None: ...
+    def await_ready(self, alias: str, epoch: int, *, within_s: float) -> None: ...
 
-    def verify(self, alias: str, epoch: int, face: Face) -> None: ...
+    def verify(self, alias: str, epoch: int, face: Face, *, within_s: float) -> None: ...
 
     def prune(self, alias: str, epoch: int) -> None: ...
 
@@ -75,7 +78,10 @@ class SwapResult:
 
 
 class Swapper:
-    """Owns journal, routing file and aliases of a node. One swap at a time; safe for many threads."""
+    """Owns journal, routing file and aliases of a node. One swap at a time; safe for many threads.
+
+    An alias has `ready_s` seconds to be loaded and READY; one that has not is owed, and `resume` brings it there.
+    """
 
     def __init__(
         self,
@@ -86,6 +92,7 @@ class Swapper:
         ballast: Ballast,
         simulated: bool,
         crash: CrashPoint = no_crash,
+        ready_s: float = READY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._journal = journal
@@ -96,7 +103,9 @@ class Swapper:
         self._crash = crash
         self._clock = clock
         self._lock = threading.RLock()
-        self._alias_lock = threading.Lock()  # apart: a trip must not wait for an alias that does not come up
+        self._ready_s = ready_s
+        # Apart, one for each alias: a trip must not wait for an alias that does not come up, least of all another's.
+        self._alias_locks: dict[str, threading.Lock] = {}
         self._faces: dict[str, Face] = {}
         self._served: dict[str, Served] = {}
         self._floor: dict[str, int] = {}
@@ -155,7 +164,7 @@ class Swapper:
             self._replace_routing(order.alias, served)
             self._served[order.alias] = served
             self._crash("routing-replaced")
-        stale, ready_at = self._follow(order.alias)
+        stale, ready_at = self._follow(order.alias, hasty=order.why == "Trip")
         return SwapResult(
             epoch=epoch,
             swap_ms=(ready_at - began) * 1e3,
@@ -180,7 +189,7 @@ class Swapper:
             if self.journal_of(alias).epoch < served.epoch:
                 self._journal.append(_resumed(alias, served, self._clock()))
             self._replace_routing(alias, served)
-        return self._follow(alias)[0]
+        return self._follow(alias, hasty=False)[0]
 
     def unsettle(self, alias: str) -> None:
         """Note that the alias is gone (a restarted Triton); `resume` brings it back."""
@@ -200,12 +209,25 @@ class Swapper:
                 self._replace_routing(alias, fresh)
                 self._served[alias] = fresh
 
-    def _follow(self, alias: str) -> tuple[BlurfleetError | None, float]:
-        """Bring the alias to what is routed by now; return what stopped it and when (perf_counter) it was READY."""
-        with self._alias_lock:
-            return self._follow_locked(alias)
+    def _follow(self, alias: str, *, hasty: bool) -> tuple[BlurfleetError | None, float]:
+        """Bring the alias to what is routed by now; return what stopped it and when (perf_counter) it was READY.
 
-    def _follow_locked(self, alias: str) -> tuple[BlurfleetError | None, float]:
+        The guard is `hasty`: it has frames of other models to judge, so what takes longer is left to the loop.
+        """
+        until = time.monotonic() + self._ready_s
+        with self._lock:
+            lock = self._alias_locks.setdefault(alias, threading.Lock())
+        if not lock.acquire(timeout=self._ready_s):
+            return EngineTimeout(Reason.ALIAS_STALE, "still held by a swap before", where=alias), time.perf_counter()
+        try:
+            return self._follow_locked(alias, until, hasty=hasty)
+        finally:
+            lock.release()
+
+    def _follow_locked(self, alias: str, until: float, *, hasty: bool) -> tuple[BlurfleetError | None, float]:
+        def left(least: float) -> float:
+            return max(least, until - time.monotonic())
+
         served, face = self._served[alias], self._faces.get(alias)
         ready_at = time.perf_counter()
         if served.settled:
@@ -215,12 +237,12 @@ class Swapper:
         try:
             self._ballast.retry_when_full(lambda: self._flips.prepare(alias, served.engine.engine, served.epoch, face))
             self._crash("alias-prepared")
-            self._flips.load(alias)
+            self._flips.load(alias, within_s=left(LEAST_S))
             self._crash("alias-loaded")
-            self._flips.await_ready(alias, served.epoch)
+            self._flips.await_ready(alias, served.epoch, within_s=left(LEAST_S))
             ready_at = time.perf_counter()
             self._crash("alias-ready")
-            self._flips.verify(alias, served.epoch, face)
+            self._flips.verify(alias, served.epoch, face, within_s=left(1.0) if hasty else VERIFY_TIMEOUT_S)
             self._crash("alias-verified")
         except BlurfleetError as error:
             return error, time.perf_counter()
