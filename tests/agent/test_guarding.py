@@ -588,3 +588,48 @@ def test_frames_are_kept_by_bytes_and_the_newest_always(node: OneNode) -> None:
     assert list(kept) == [two, three]
     keep(kept, one, 1)
     assert list(kept) == [one]
+
+
+def test_an_engine_that_is_its_own_oracle_has_data_by_its_sentinels(tmp_path: Path) -> None:
+    node = OneNode(tmp_path, watch(oracle=A))
+    for _ in range(3):
+        node.frame(SCENE)
+        node.now += 20
+        node.guarding.tick(node.now)
+    told = said(node)
+    assert (told.stale, told.valid, told.reason) == (False, 3, Reason.WITHIN_LIMITS)
+    node.follow(oracle=None)
+    for _ in range(3):
+        node.frame(SCENE)
+        node.now += 20
+        node.guarding.tick(node.now)
+    assert said(node).reason == Reason.STREAM_STOPPED
+    node.frame(NAN)
+    assert node.serving() == (B.engine, 2)
+
+
+@pytest.mark.parametrize("oracle", [B, A], ids=["judged by its oracle", "its own oracle"])
+def test_other_rules_for_the_same_engine_are_judged_by_from_then_on(tmp_path: Path, oracle: RoutedEngine) -> None:
+    node = OneNode(tmp_path, watch(oracle=oracle))
+    node.frame(SCENE)
+    node.follow(policy=replace(POLICY, rules=(*POLICY.rules, rule(MetricName.MAX_ABS_ERROR, 4, 0.05))), oracle=B)
+    node.frame(STRIPED)
+    assert node.serving() == (B.engine, 2)
+    assert node.trip().reason == Reason.MAX_ABS_ERROR_EXCEEDED
+    evidence = node.trip().trip
+    assert evidence is not None
+    assert replay_evidence(Path(evidence.evidence)).same
+
+
+def test_while_the_standby_serves_for_another_reason_nothing_is_said_to_be_silent(tmp_path: Path) -> None:
+    node = OneNode(tmp_path, watch(fallback_ready=False))
+    node.frame(NAN)
+    assert said(node).held == Reason.NON_FINITE_OUTPUT
+    order = {"primary": A, "fallback": B, "why": "Quarantine", "reason": Reason.QUARANTINED}
+    node.swapper.swap(SwapOrder(alias="bokeh", to=B, role="Fallback", **order))
+    node.now += 100
+    told = said(node)
+    assert (told.held, told.stale, told.act) == (None, False, "None")
+    node.follow(primary=None)
+    node.now += 100
+    assert not said(node).stale

@@ -43,6 +43,16 @@ def begin(digest: str, attempt: str, now: float, previous: GuardState | None = N
     return GuardState(digest=digest, attempt=attempt, begun_at=now, swaps_at=swaps)
 
 
+def rebind(state: GuardState) -> GuardState:
+    """Return the state for other rules: windows and counts are one a rule and mean nothing under another list."""
+    return replace(state, streams=(), valid_by_rule=(), holding=(), warned=())
+
+
+def rest(state: GuardState, now: float) -> GuardState:
+    """Return the state while its engine serves nobody and is not shadowed: nothing waits, no silence counts."""
+    return replace(rebind(state), phase=Phase.IDLE, held=None, begun_at=now, last_valid_at=None, stale=False)
+
+
 def step(
     state: GuardState, sample: Sample, policy: GuardPolicy, now: float, *, fallback_ready: bool
 ) -> tuple[GuardState, GuardAction]:
@@ -59,7 +69,7 @@ def step(
     if is_fatal(sample):
         return _fatal(state, sample, policy, now, fallback_ready)
     marks = marks_of(sample, policy.rules)
-    if all(mark is Mark.INVALID for mark in marks):
+    if not sample.valid or (marks and all(mark is Mark.INVALID for mark in marks)):
         reason = Reason.INVALID_SAMPLE if sample.valid else Reason.ORACLE_UNAVAILABLE
         return _count(state, "invalid"), GuardAction(reason=reason, message="nothing could be judged")
     # Never less than the policy's own period: frames that come 50 ms apart may well come 200 ms apart now and then.

@@ -15,7 +15,7 @@ from blurfleet.check import finite_json
 from blurfleet.errors import BlurfleetError
 from blurfleet.quality import guard
 from blurfleet.quality.shadow import assess
-from blurfleet.quality.state import Act, GuardAction, GuardState, Latch, LatchKind, Phase
+from blurfleet.quality.state import Act, GuardAction, GuardState, Latch, LatchKind, Phase, sentinels_only
 from blurfleet.reasons import Reason
 from blurfleet.serving.framecodec import FrameKind, FrameSample
 from blurfleet_agent.exporter import Metrics
@@ -66,6 +66,7 @@ class Guarding:
         self._tell = tell
         self._log = structlog.get_logger("blurfleet.guard").bind(model=watch.alias)
         self._wall = wall
+        self._judged = as_judged(watch)
         self._live = _restored(watch, swapper.journal_of(watch.alias), now, wall())
         self._shadow = GuardState()
         self._live_frames: deque[Compared] = deque(maxlen=kept_frames)
@@ -75,7 +76,14 @@ class Guarding:
 
     def follow(self, watch: Watch, now: float) -> None:
         """Take over what is to be watched from now on; another digest or attempt starts afresh."""
-        self.watch = watch
+        rules, own_rules = self.watch.policy.rules, self._judged.policy.rules
+        self.watch, self._judged = watch, as_judged(watch)
+        if self._judged.policy.rules != own_rules:
+            self._live = guard.rebind(self._live)
+            self._live_frames.clear()
+        if watch.policy.rules != rules:
+            self._shadow = guard.rebind(self._shadow)
+            self._shadow_frames.clear()
         digest = watch.primary.digest if watch.primary is not None else ""
         if (self._live.digest, self._live.attempt) != (digest, watch.attempt):
             self._live = guard.begin(digest, watch.attempt, now, self._live)
@@ -122,13 +130,23 @@ class Guarding:
 
     def tick(self, now: float) -> None:
         """Let time pass: held trips, Probation due, silence, and a word to the loop now and then."""
+        if not self._guarded():
+            self._live = guard.rest(self._live, now)
         before = self._live
-        self._live, action = guard.tick(before, self.watch.policy, now, fallback_ready=self._may_swap())
+        self._live, action = guard.tick(before, self._judged.policy, now, fallback_ready=self._may_swap())
         if self._live.phase is Phase.PROBATION and before.phase is not Phase.PROBATION:
             self._live_frames.clear()  # evidence of what comes must begin where Probation did
         self._act(action, now, before)
         if not (0.0 <= now - self._told_at < 0.5):
             self._say(now)
+
+    def _guarded(self) -> bool:
+        """Tell whether the primary is served, or off and waits for Probation; else no sample of it can come."""
+        if self.watch.primary is None:
+            return False
+        served = self._swapper.served(self.watch.alias)
+        on = served is not None and served.engine.digest == self.watch.primary.digest
+        return on or self._live.phase in (Phase.SWAPPED, Phase.PROBATION)
 
     def _may_swap(self) -> bool:
         return self.watch.fallback is not None and self.watch.fallback_ready
@@ -150,7 +168,7 @@ class Guarding:
                 engine=watch.primary.engine if probation else None,
                 oracle=oracle.engine if oracle is not None else None,
                 infer=self._infer,
-                policy=watch.policy,
+                policy=self._judged.policy,
                 period_s=period,
                 now=now,
                 before=self._live,
@@ -160,7 +178,7 @@ class Guarding:
             return None
         keep(self._live_frames, found)
         before = self._live
-        self._live, action = guard.step(before, found.sample, watch.policy, now, fallback_ready=self._may_swap())
+        self._live, action = guard.step(before, found.sample, self._judged.policy, now, fallback_ready=self._may_swap())
         self._count(found, action, "Live")
         self._act(action, now, before)
         return Look(took_s=found.took_s, doubt=action.doubt)
@@ -235,7 +253,7 @@ class Guarding:
     def _swap(self, action: GuardAction, before: GuardState) -> TripNote | None:
         frames = tuple(self._live_frames)
         try:
-            return self._desk.live(self.watch, action, frames, self._wall())
+            return self._desk.live(self._judged, action, frames, self._wall())
         except BlurfleetError as error:
             # Nothing moved; the trip is held and every tick tries again.
             self._logger().error("swap failed", reason=error.reason, error=error.message)
@@ -246,7 +264,7 @@ class Guarding:
         """Write down that the engine stays off for good; drift may still be re-proven, so a restart may forget it."""
         if action.trip is None or action.latch in (None, LatchKind.DRIFT):
             return None
-        return self._desk.relatched(self.watch, action.trip, tuple(self._live_frames), self._wall())
+        return self._desk.relatched(self._judged, action.trip, tuple(self._live_frames), self._wall())
 
     def _logger(self) -> Any:
         face = self._swapper.face(self.watch.alias)
@@ -255,7 +273,7 @@ class Guarding:
     def _say(self, now: float) -> None:
         self._told_at = now
         self._metrics.stability(self.watch.alias, self._live.stability)
-        self._tell(self._summary(guard.standing(self._live, self.watch.policy)))
+        self._tell(self._summary(guard.standing(self._live, self._judged.policy)))
 
     def _summary(self, action: GuardAction) -> Told:
         return Told(
@@ -270,7 +288,7 @@ class Guarding:
             message=action.message,
             page=action.page,
             held=self._live.held.reason if self._live.held is not None else None,
-            holding=guard.holding_reason(self._live, self.watch.policy),
+            holding=guard.holding_reason(self._live, self._judged.policy),
             stale=self._live.stale,
         )
 
@@ -285,6 +303,14 @@ class Guarding:
             deer=figures.get("DEER"),
             now=self._wall(),
         )
+
+
+def as_judged(watch: Watch) -> Watch:
+    """Return `watch` with the rules that its primary can be judged by: its own oracle has sentinels and no drift."""
+    primary, oracle = watch.primary, watch.oracle
+    if primary is None or oracle is None or oracle.digest != primary.digest:
+        return watch
+    return replace(watch, policy=sentinels_only(watch.policy))
 
 
 def keep(frames: deque[Compared], new: Compared, limit_bytes: int = KEPT_BYTES) -> None:
