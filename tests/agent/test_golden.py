@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.agent.tiny import CONTRACT, Shelf, golden, reference
 
-from blurfleet.errors import ArtifactRefused, BlurfleetError, EngineError, EngineTimeout
+from blurfleet.errors import ArtifactRefused, BlurfleetError, EngineError, EngineTimeout, InvalidInput
 from blurfleet.quality.rules import default_policy
 from blurfleet.reasons import Reason
 from blurfleet_agent.golden import (
@@ -80,6 +80,43 @@ def test_a_nan_is_shown_as_nan_and_not_as_a_number(frames: GoldenFrames) -> None
 )
 def test_errors(error: BlurfleetError, verdict: str) -> None:
     assert from_error(error, 0.0).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda m: m[:, :, :-1], id="one row too few"),
+        pytest.param(lambda m: np.concatenate([m, m], axis=1), id="two channels"),
+        pytest.param(lambda m: m.astype(np.int32), id="whole numbers"),
+    ],
+)
+def test_an_engine_whose_answer_is_no_matte_fails_and_is_not_asked_for_ever(frames: GoldenFrames, answer: Any) -> None:
+    with pytest.raises(EngineError) as caught:
+        run_golden(lambda _, t: answer(reference(t)), "bokeh__x", frames)
+    assert caught.value.where == "bokeh__x"
+    assert from_error(caught.value, 0.0).verdict == "Fail"
+
+
+def test_what_is_wrong_with_the_question_blames_no_engine(frames: GoldenFrames) -> None:
+    assert from_error(InvalidInput(Reason.WRONG_SHAPE, "x"), 0.0).verdict == "Inconclusive"
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        pytest.param(np.zeros((2, 1, 3, 4), np.float32), id="of another size than the tensors"),
+        pytest.param(np.zeros((2, 4, 4), np.float32), id="of another rank"),
+        pytest.param(np.full((2, 1, 4, 4), np.nan, np.float32), id="not numbers"),
+    ],
+)
+def test_a_bundle_with_impossible_answers_is_refused_before_any_engine_is_blamed(
+    tmp_path: Path, references: Array
+) -> None:
+    path = tmp_path / "bundle.npz"
+    np.savez(path, names=np.array(["a", "b"]), tensors=np.zeros((2, 3, 4, 4), np.float32), references=references)
+    with pytest.raises(ArtifactRefused) as caught:
+        read_golden(path)
+    assert caught.value.reason == "Unparseable"
 
 
 def test_pictures_that_give_the_tensors_fit_and_others_are_named(frames: GoldenFrames) -> None:

@@ -6,9 +6,10 @@ fault, and no engine is to blame.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from blurfleet.api.contract import ContractSpec
 from blurfleet.api.nodeengine import Figure
 from blurfleet.api.policy import PolicySpec
-from blurfleet.errors import ArtifactRefused, BlurfleetError, EngineError, EngineTimeout
+from blurfleet.errors import ArtifactRefused, BlurfleetError, EngineError, EngineTimeout, InvalidInput
 from blurfleet.pixels import decode, to_tensor
 from blurfleet.quality.golden import judge_golden
 from blurfleet.quality.metrics import Measurement, measure
@@ -66,6 +67,9 @@ def read_golden(path: Path) -> GoldenFrames:
         raise ArtifactRefused(Reason.UNPARSEABLE, f"no golden bundle: {error}", where=str(path)) from error
     if not names or len(tensors) < len(names) or len(references) < len(names):
         raise ArtifactRefused(Reason.UNPARSEABLE, "golden bundle names more frames than it holds", where=str(path))
+    if tensors.ndim != 4 or references.shape[1:] != (1, *tensors.shape[2:]) or not np.isfinite(references).all():
+        text = f"golden answers are {list(references.shape)} to tensors of {list(tensors.shape)}, or hold no numbers"
+        raise ArtifactRefused(Reason.UNPARSEABLE, text, where=str(path))
     rows = range(len(names))
     return GoldenFrames(
         names=names,
@@ -76,10 +80,20 @@ def read_golden(path: Path) -> GoldenFrames:
 
 
 def run_golden(infer: Infer, engine: str, frames: GoldenFrames) -> GoldenRun:
-    """Ask `engine` for every golden frame. Raises EngineError, EngineTimeout, InvalidInput (shapes)."""
+    """Ask `engine` for every golden frame. Raises EngineError (also where it answers no matte), EngineTimeout."""
     mattes = tuple(infer(engine, tensor) for tensor in frames.tensors)
     pairs = zip(frames.references, mattes, strict=True)
-    return GoldenRun(frames=frames, mattes=mattes, measurements=tuple(measure(r, m) for r, m in pairs))
+    with _answer_of(engine):
+        return GoldenRun(frames=frames, mattes=mattes, measurements=tuple(measure(r, m) for r, m in pairs))
+
+
+@contextlib.contextmanager
+def _answer_of(engine: str) -> Iterator[None]:
+    """Blame `engine` for an answer that cannot be measured: it was asked rightly, so asking again mends nothing."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise EngineError(error.reason, f"its answer is no matte: {error.message}", where=engine) from error
 
 
 def judge_run(run: GoldenRun, policy: PolicySpec, device_class: str, role: Role, now: float) -> GoldenResult:
@@ -109,7 +123,9 @@ def change_from(infer: Infer, engine: str, frames: GoldenFrames) -> float | None
 
 def judge_alive(infer: Infer, engine: str, tensor: Matte, now: float) -> GoldenResult:
     """Return what the sentinels say of one answer: all that can be told where the set's golden frames are not known."""
-    found = sentinel(infer(engine, tensor))
+    answer = infer(engine, tensor)
+    with _answer_of(engine):
+        found = sentinel(answer)
     bad = found.withhold
     reason = Reason.NON_FINITE_OUTPUT if found.non_finite else Reason.OUT_OF_RANGE_OUTPUT
     figure = Figure(
