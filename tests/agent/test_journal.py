@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,66 @@ def test_any_tail_is_cut_off_and_appending_goes_on_behind_the_good_part(
     assert opened.append(intent(3))
     opened.close()
     assert list(parse(path.read_bytes()).records) == [*RECORDS, intent(3)]
+    assert [p.read_bytes() for p in path.parent.glob("journal.bin.tail-*")] == ([junk] if junk else [])
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b'{"kind": "promoted", "alias": "bokeh"}', id="a kind of record that is not known here"),
+        pytest.param(b'{"kind": "opened", "schemaVersion": 2}', id="a newer schema"),
+    ],
+)
+def test_what_a_newer_agent_wrote_is_kept_aside_and_said(tmp_path: Path, payload: bytes) -> None:
+    path, alien = tmp_path / "journal.bin", framed(payload) + frame(intent(9))
+    path.write_bytes(BYTES + alien)
+    opened = Journal(path)
+    (kept,) = tmp_path.glob("journal.bin.tail-*")
+    assert kept.read_bytes() == alien
+    assert "does not know" in opened.cut
+    assert str(kept) in opened.cut
+    opened.close()
+    again = Journal(path)
+    assert again.cut == ""
+    again.close()
+
+
+def test_a_bad_tail_that_cannot_be_kept_is_not_cut_off_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, alien = tmp_path / "journal.bin", framed(b'{"kind": "promoted"}')
+    path.write_bytes(BYTES + alien)
+    full = [True]
+    real = journal_module.write_atomic
+
+    def write(where: Path, data: bytes, *, mode: int = 0o600) -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(where, data, mode=mode)
+
+    monkeypatch.setattr(journal_module, "write_atomic", write)
+    opened = Journal(path)
+    assert not opened.append(intent(3))
+    assert path.read_bytes() == BYTES + alien
+    full[0] = False
+    assert opened.settle()
+    opened.close()
+    assert [p.read_bytes() for p in tmp_path.glob("journal.bin.tail-*")] == [alien]
+    assert parse(path.read_bytes()).state.of("bokeh").epoch == 3
+
+
+def test_a_new_journal_is_in_its_folder_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, bool]] = []
+    path = tmp_path / "node" / "journal.bin"
+    monkeypatch.setattr(journal_module, "sync_folder", lambda folder: synced.append((folder, path.exists())))
+    Journal(path).close()
+    assert synced == [(tmp_path / "node", True)]
+    Journal(path).close()
+    assert len(synced) == 1
 
 
 @given(epochs=st.lists(st.integers(min_value=1, max_value=50), max_size=20))

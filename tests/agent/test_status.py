@@ -20,7 +20,7 @@ from blurfleet_agent.watch import Told
 
 NOW = 1_800_000_000.0
 WELL = NodeHealth(
-    store=None, triton=None, journal_synced=True, journal_torn=False, evidence_lost="", simulated=True, guard=""
+    store=None, triton=None, journal_synced=True, journal_cut="", evidence_lost="", simulated=True, guard=""
 )
 TOLD = Told(alias="bokeh", digest=OLD.digest, attempt="a1", phase="Monitor", valid=20, stability=1.0)
 SILENT = replace(TOLD, stale=True, act="Hold", reason=Reason.STREAM_STOPPED, message="no valid sample")

@@ -17,11 +17,12 @@ from pydantic import ValidationError
 
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
-from blurfleet.store.atomic import write_atomic
+from blurfleet.store.atomic import sync_folder, write_atomic
 from blurfleet_agent.journal_records import RECORDS, JournalState, Opened, Record, Snapshot, fold
 
 _HEAD = struct.Struct("<II")
 MAX_RECORD_BYTES = 1 << 20
+KEPT_TAILS = 8
 COMPACT_BYTES = 256 << 10
 
 
@@ -33,11 +34,15 @@ def frame(record: Record) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """What a journal's bytes hold: the records up to the first bad one, where that is, and whether anything follows."""
+    """What a journal's bytes hold: the records up to the first bad one, where that is, and whether anything follows.
+
+    `unknown` tells that what follows is whole, but no record of this version: a newer agent wrote it.
+    """
 
     records: tuple[Record, ...]
     good_bytes: int
     torn: bool
+    unknown: bool = False
 
     @property
     def state(self) -> JournalState:
@@ -51,7 +56,7 @@ class Read:
 def parse(data: bytes) -> Read:
     """Return the longest good prefix of `data`; never raises."""
     records: list[Record] = []
-    at = 0
+    at, unknown = 0, False
     while at < len(data):
         body = at + _HEAD.size
         if body > len(data):
@@ -63,9 +68,10 @@ def parse(data: bytes) -> Read:
         try:
             records.append(RECORDS.validate_json(payload))
         except ValidationError:
+            unknown = True
             break
         at = body + length
-    return Read(records=tuple(records), good_bytes=at, torn=at < len(data))
+    return Read(records=tuple(records), good_bytes=at, torn=at < len(data), unknown=unknown)
 
 
 class Journal:
@@ -73,6 +79,7 @@ class Journal:
 
     `state` is right even while `unsynced` is true: then memory is ahead of the disk, and `settle` tries to catch up.
     `sync` is what puts a file on disk (replaced in tests of full disks). Safe for many threads.
+    `cut` says what was cut off at the start and where it is kept, empty where nothing was: nothing is thrown away.
     """
 
     def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fsync) -> None:
@@ -89,10 +96,12 @@ class Journal:
         read = parse(data)
         self.state = read.state
         self.torn = read.torn
+        self.cut = _words(path, data[read.good_bytes :], read) if read.torn else ""
+        self._tail = data[read.good_bytes :]
         self.unsynced = False
         self._size = read.good_bytes
         self._handle: int | None = None
-        self._begin(torn=read.torn, empty=not read.records)
+        self._begin(new=not data, empty=not read.records)
 
     def append(self, record: Record) -> bool:
         """Fold `record` into the state and put it on disk; tell whether it is there."""
@@ -116,11 +125,13 @@ class Journal:
                 os.close(self._handle)
                 self._handle = None
 
-    def _begin(self, *, torn: bool, empty: bool) -> None:
+    def _begin(self, *, new: bool, empty: bool) -> None:
         try:
+            self._keep_tail()
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            if torn:
-                os.ftruncate(self._handle, self._size)
+            if new:
+                sync_folder(self.path.parent)  # a synced record in a file that the folder forgets is no record
+            os.ftruncate(self._handle, self._size)
             os.lseek(self._handle, self._size, os.SEEK_SET)
         except OSError:
             self.unsynced = True
@@ -153,9 +164,20 @@ class Journal:
         except OSError:
             return
 
+    def _keep_tail(self) -> None:
+        """Put what cannot be read beside the journal before it is cut off. Raises OSError."""
+        if not self._tail:
+            return
+        write_atomic(_aside(self.path, self._tail), self._tail, mode=0o600)
+        self._tail = b""
+        kept = sorted(self.path.parent.glob(f"{self.path.name}.tail-*"), key=lambda p: p.stat().st_mtime_ns)
+        for old in kept[:-KEPT_TAILS]:
+            old.unlink(missing_ok=True)
+
     def _compact(self) -> bool:
         data = frame(Opened()) + frame(Snapshot(state=self.state))
         try:
+            self._keep_tail()
             write_atomic(self.path, data, mode=0o600)
             handle = os.open(self.path, os.O_RDWR)
             os.lseek(handle, len(data), os.SEEK_SET)
@@ -167,3 +189,14 @@ class Journal:
             os.close(self._handle)
         self._handle, self._size, self.unsynced = handle, len(data), False
         return True
+
+
+def _aside(path: Path, tail: bytes) -> Path:
+    return path.with_name(f"{path.name}.tail-{zlib.crc32(tail):08x}")
+
+
+def _words(path: Path, tail: bytes, read: Read) -> str:
+    what = "records that this version does not know" if read.unknown else "a torn tail"
+    return f"{what}, {len(tail)} bytes after {len(read.records)} records, cut off at the start; kept in " + str(
+        _aside(path, tail)
+    )

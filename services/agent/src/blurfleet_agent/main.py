@@ -88,6 +88,8 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         server = _serve_metrics(registry, settings.metrics_host, settings.metrics_port)
         stack.callback(server.close)
         journal = Journal(settings.journal_file)
+        if journal.cut:
+            structlog.get_logger("blurfleet.journal").warning("journal cut", message=journal.cut)
         stack.callback(journal.close)
         control = stack.enter_context(RepositoryControl(settings.triton_grpc, settings.key()))
         client = stack.enter_context(TritonClient(settings.triton_grpc))

@@ -201,7 +201,7 @@ class Node:
             store=wish.problem,
             triton=self._triton,
             journal_synced=not self._p.journal.unsynced,
-            journal_torn=self._p.journal.torn,
+            journal_cut=self._p.journal.cut,
             evidence_lost=self.evidence_lost,
             simulated=self._p.settings.simulated,
             guard=deafness(self._guard.alive, self._guard.receiving) if self._guard is not None else "",

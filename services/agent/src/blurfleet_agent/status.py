@@ -31,7 +31,7 @@ class NodeHealth:
     store: Problem | None
     triton: Problem | None
     journal_synced: bool
-    journal_torn: bool
+    journal_cut: str
     evidence_lost: str
     simulated: bool
     guard: str = ""
@@ -286,7 +286,7 @@ def _node_facts(health: NodeHealth) -> list[Fact]:
         of("TritonReachable", health.triton, "Triton answers"),
         of("JournalSynced", None if health.journal_synced else unsynced, "the journal is on disk"),
     ]
-    torn = "a torn tail was cut off at the start" if health.journal_torn else ""
+    torn = health.journal_cut
     facts.append(("JournalTorn", "True" if torn else "False", Reason.JOURNAL_TORN if torn else Reason.ACCEPTED, torn))
     lost = health.evidence_lost
     facts.append(
