@@ -34,8 +34,8 @@ def record(artifacts: Artifacts, *files: Blob) -> Blob:
         "runtime": "onnxruntime",
         "runtimeVersion": "1",
         "target": TARGET,
-        "inputs": [],
-        "outputs": [],
+        "inputs": [{"name": "image", "shape": [1, 3, 8, 8]}],
+        "outputs": [{"name": "matte", "shape": [1, 1, 8, 8]}],
         "serving": {
             "backend": "python",
             "artifactName": "net.onnx",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from blurfleet import __version__
 from blurfleet.check import dumps, refused
-from blurfleet.errors import BlurfleetError
+from blurfleet.errors import BlurfleetError, NodeError
+from blurfleet.reasons import Reason
 
 # name -> (module, attribute, one line of help). Loading a module only when its command runs keeps `--help` instant.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -78,10 +79,17 @@ def main() -> None:
     try:
         app(prog_name="blurfleet")
     except BlurfleetError as error:
-        if "--json" in sys.argv:
-            click.echo(dumps(refused(error.where, error).as_dict()))
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        _refuse(error)
+    except OSError as error:
+        # A file, folder or port of this machine that a command could not use: the system's own words name it.
+        _refuse(NodeError(Reason.UNREADABLE_FILE, error.strerror or str(error), where=str(error.filename or "")))
+
+
+def _refuse(error: BlurfleetError) -> NoReturn:
+    if "--json" in sys.argv:
+        click.echo(dumps(refused(error.where, error).as_dict()))
+    click.echo(f"error: {error}", err=True)
+    sys.exit(1)
 
 
 def require(condition: Any, message: str) -> None:

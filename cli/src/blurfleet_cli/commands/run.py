@@ -105,6 +105,7 @@ def triton() -> None:
 
     Example: BLURFLEET_NODE=orin-0 BLURFLEET_NODE_DIR=... blurfleet triton
     """
+    from blurfleet_agent.settings import read_key
     from blurfleet_agent.tritonenv import ensure_environment
     from blurfleet_agent.tritonserver import Ports, TritonServer, TritonSettings, new_shm_prefix
 
@@ -113,7 +114,7 @@ def triton() -> None:
     ports = Ports(http=chosen.triton_http_port, grpc=chosen.triton_grpc_port, metrics=chosen.triton_metrics_port)
     settings = TritonSettings(
         model_repository=chosen.model_repository,
-        key=chosen.triton_key_file.read_text().strip(),
+        key=read_key(chosen.triton_key_file),
         ports=ports,
         shm_prefix=new_shm_prefix(),
         trace_url=chosen.trace_url,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from blurfleet.api.base import Digest, Model, Precision
 
 RECORD_SCHEMA = 1
+PICTURE_RANK = 4
 
 
 class Tensor(Model):
@@ -94,7 +95,10 @@ class Serving(Model):
 
 
 class BuildRecord(Model):
-    """One engine's birth certificate, named by the digest of its own JSON bytes."""
+    """One engine's birth certificate, named by the digest of its own JSON bytes.
+
+    Every tensor is a picture [N,C,H,W]: the agent asks each engine with one it makes from the first input's shape.
+    """
 
     schema_version: Literal[1] = 1
     model: str
@@ -108,8 +112,8 @@ class BuildRecord(Model):
     runtime: str
     runtime_version: str
     target: Target
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...] = Field(min_length=1)
+    outputs: tuple[Tensor, ...] = Field(min_length=1)
     profiles: tuple[Profile, ...] = ()
     flags: dict[str, str] = Field(default_factory=dict)
     errors: dict[str, ErrorFigures] = Field(default_factory=dict)
@@ -117,3 +121,11 @@ class BuildRecord(Model):
     simulated: bool
     built_at: str
     build_seconds: float
+
+    @field_validator("inputs", "outputs")
+    @classmethod
+    def _pictures(cls, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for tensor in tensors:
+            if len(tensor.shape) != PICTURE_RANK or any(n == 0 or n < -1 for n in tensor.shape):
+                raise ValueError(f"{tensor.name} is {list(tensor.shape)}, not [N,C,H,W] with -1 for a free axis")
+        return tensors

@@ -81,7 +81,8 @@ def run_agent(settings: AgentSettings, *, store: Store | None = None, crash: Cra
 @contextlib.contextmanager
 def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash) -> Iterator[RunningNode]:
     """Wire the parts, start guard and metrics, and yield the node; everything is closed afterwards."""
-    settings.node_dir.mkdir(parents=True, exist_ok=True)
+    with _usable(settings.node_dir, "BLURFLEET_NODE_DIR"):
+        settings.node_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         registry = CollectorRegistry()
         metrics = Metrics(registry, node=settings.node, device_class=settings.device_class)
@@ -93,8 +94,9 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         stack.callback(journal.close)
         control = stack.enter_context(RepositoryControl(settings.triton_grpc, settings.key()))
         client = stack.enter_context(TritonClient(settings.triton_grpc))
-        repository = ModelRepository(settings.model_repository, settings.node_dir / "staging")
-        repository.clear_staging()
+        with _usable(settings.model_repository, "BLURFLEET_MODEL_REPOSITORY"):
+            repository = ModelRepository(settings.model_repository, settings.node_dir / "staging")
+            repository.clear_staging()
         mechanics = AliasMechanics(repository, control, client)
         ballast = Ballast(settings.node_dir / "ballast.bin")
         ballast.hold()
@@ -108,7 +110,10 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             ready_s=settings.alias_ready_s,
         )
         home = Location(uri=settings.artifacts, token=settings.artifacts_token.get_secret_value())
-        staging = Staging(settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes, fetch=fetchers(home))
+        with _usable(settings.artifacts_dir, "BLURFLEET_NODE_DIR"):
+            staging = Staging(
+                settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes, fetch=fetchers(home)
+            )
         engines = Engines(
             staging=staging,
             repository=repository,
@@ -178,8 +183,23 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             stack.callback(keeper.close)
             keeper.start()
         ready = {"schemaVersion": AGENT_SCHEMA, "pid": os.getpid(), "metrics": server.address}
-        write_atomic(settings.node_dir / "agent.json", json.dumps(ready).encode())
+        with _usable(settings.node_dir, "BLURFLEET_NODE_DIR"):
+            write_atomic(settings.node_dir / "agent.json", json.dumps(ready).encode())
         yield node
+
+
+@contextlib.contextmanager
+def _usable(folder: Path, variable: str) -> Iterator[None]:
+    """Say which setting names a folder that the agent cannot use."""
+    try:
+        yield
+    except OSError as error:
+        raise NodeError(
+            Reason.STORE_UNWRITABLE,
+            f"folder cannot be used: {error.strerror or error}",
+            where=error.filename or str(folder),
+            fix=f"set {variable} to a folder that this user may write",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -8,7 +8,23 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from blurfleet.errors import NodeError
+from blurfleet.reasons import Reason
+
 MIB = 1 << 20
+
+
+def read_key(path: Path) -> str:
+    """Return the key of Triton's repository API that `path` holds. Raises NodeError(UnreadableFile)."""
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NodeError(
+            Reason.UNREADABLE_FILE,
+            f"the key of the repository API cannot be read: {error}",
+            where=str(path),
+            fix="set BLURFLEET_TRITON_KEY_FILE to the file that Triton was started with",
+        ) from error
 
 
 class AgentSettings(BaseSettings):
@@ -98,7 +114,7 @@ class AgentSettings(BaseSettings):
         return self.node_dir / "frames.sock"
 
     def key(self) -> str:
-        """Return the key of the repository API. Raises OSError where its file cannot be read."""
+        """Return the key of the repository API. Raises NodeError where its file cannot be read."""
         if self.triton_key_file is not None:
-            return self.triton_key_file.read_text().strip()
+            return read_key(self.triton_key_file)
         return self.triton_key.get_secret_value()
