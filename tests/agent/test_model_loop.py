@@ -113,7 +113,9 @@ class Bench:
         wish, model = self.wish(attempt)
         self.loop.memory.begin(model)
         ready = frozenset({name(OLD), name(OLD32)})
-        return self.loop.view(wish, model, Scene(now=10.0, ready=ready, proof=FlipProof(proven=True), memory_low=False))
+        return self.loop.view(
+            wish, model, Scene(now=10.0, wall=10.0, ready=ready, proof=FlipProof(proven=True), memory_low=False)
+        )
 
 
 @pytest.fixture

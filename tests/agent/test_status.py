@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.agent.standins import NEW, OLD, OLD32, name, routed
 
-from blurfleet.api.meta import condition
+from blurfleet.api.meta import condition, timestamp
 from blurfleet.api.nodeengine import EngineRef, NodeModel
 from blurfleet.api.policy import PolicySpec
 from blurfleet.quality.rules import default_policy
@@ -31,6 +31,7 @@ def view(engine: EngineRef = OLD, role: Role = "Primary", *, policy: PolicySpec 
     passed = GoldenResult(verdict="Pass", reason=Reason.WITHIN_LIMITS, message="", at=NOW)
     return ModelView(
         now=NOW,
+        wall=NOW - 86_400.0,
         spec=NodeModel(
             name="bokeh", attempt="a1", primary=OLD, fallback=OLD32, oracle=OLD32, policy=policy or default_policy()
         ),
@@ -130,3 +131,12 @@ def test_whether_live_frames_say_something(
 )
 def test_a_node_whose_guard_has_stopped_is_not_armed(alive: bool, receiving: bool, armed: tuple[str, str]) -> None:
     assert said("Armed", view(), TOLD, replace(WELL, guard=deafness(alive, receiving))) == armed
+
+
+def test_a_wall_clock_stepped_back_by_a_day_stamps_by_the_wall_and_ages_by_the_steady_clock() -> None:
+    proven = GoldenResult(verdict="Pass", reason=Reason.WITHIN_LIMITS, message="", at=NOW - 20.0)
+    seen = replace(view(), golden={(OLD32.digest, OLD32.set, "Fallback"): proven})
+    found = condition(model_status(seen, None, TOLD, WELL, None).conditions, "FallbackReady")
+    assert found is not None
+    assert found.last_transition_time == timestamp(NOW - 86_400.0)
+    assert timestamp(NOW - 86_400.0 - 20.0) in found.message

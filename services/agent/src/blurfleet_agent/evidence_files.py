@@ -86,12 +86,13 @@ class EvidenceFiles:
 
     def golden(self, model: NodeModel, ref: EngineRef, role: Role, run: GoldenRun, result: GoldenResult) -> str:
         """Keep the evidence of a failed golden gate; return its folder, empty where it could not be kept."""
+        now = self._clock()  # the result's own time is for the loop's timers
         rules = bind(resolve(model.policy, self._settings.device_class, role), "Golden")
         samples = tuple(
             EvidenceSample(
                 stream="golden",
                 frame=i,
-                at=result.at,
+                at=now,
                 valid=m.judgeable,
                 trace=run.frames.names[i],
                 figures=figures_text(m.figures()),
@@ -109,7 +110,7 @@ class EvidenceFiles:
             verdict=result.verdict,
             reason=result.reason,
             message=result.message,
-            at=timestamp(result.at),
+            at=timestamp(now),
             simulated=self._settings.simulated,
             rules=rules_json(rules),
             figures=result.figures,
@@ -120,7 +121,7 @@ class EvidenceFiles:
             i: FrameArrays(candidate=run.mattes[i], oracle=run.frames.references[i], tensor=run.frames.tensors[i])
             for i in range(len(samples))
         }
-        folder = self.place("Golden", model.name, ref.digest, result.reason, self._clock())
+        folder = self.place("Golden", model.name, ref.digest, result.reason, now)
         return folder if self._write(Path(folder), evidence, arrays) else ""
 
     def _write(self, folder: Path, evidence: Evidence, arrays: Mapping[int, FrameArrays]) -> bool:

@@ -50,6 +50,7 @@ from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.sampling import Budget
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.staging import Staging
+from blurfleet_agent.steady import steady_clock
 from blurfleet_agent.storing import open_store
 from blurfleet_agent.swap import Swapper
 from blurfleet_agent.trips import TripDesk
@@ -131,6 +132,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             return client.infer(engine, tensor, timeout_s=settings.infer_timeout_s).matte
 
         evidence = EvidenceFiles(settings, metrics)
+        steady = steady_clock()
         node = RunningNode(
             Parts(
                 settings=settings,
@@ -145,7 +147,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
                     infer=infer,
                     device_class=settings.device_class,
                     keep_golden=evidence.golden,
-                    clock=time.time,
+                    clock=steady,
                 ),
                 metrics=metrics,
                 collect=lambda digests, names: collect(
@@ -154,6 +156,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
                 facts=lambda: facts(settings, server.address),
                 outbox=outbox,
             ),
+            clock=steady,
         )
         node.metrics_address = server.address
         node.store = store

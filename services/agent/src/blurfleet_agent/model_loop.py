@@ -27,9 +27,10 @@ from blurfleet_agent.watch import Told
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What holds for all models of the node at `now` (seconds since the epoch)."""
+    """What holds for all models of the node at `now` on the steady clock, which the wall calls `wall`."""
 
     now: float
+    wall: float
     ready: frozenset[str]
     proof: FlipProof
     memory_low: bool
@@ -70,6 +71,7 @@ class ModelLoop:
             served_ref = named[0] if named else wish.notes.find(served.engine.digest)
         return ModelView(
             now=scene.now,
+            wall=scene.wall,
             spec=model,
             problem=problem,
             last_good=problem is not None and model.name in wish.notes.good,

@@ -23,6 +23,7 @@ from blurfleet_agent.jobs import Answer, Job, Worker
 from blurfleet_agent.model_loop import ModelLoop, Scene
 from blurfleet_agent.parts import Parts
 from blurfleet_agent.status import NodeHealth, deafness, model_status, node_status, worth_writing
+from blurfleet_agent.steady import steady_clock
 from blurfleet_agent.view import ModelView, Problem
 from blurfleet_agent.watch import Told, Watch
 from blurfleet_agent.watches import watch_of
@@ -34,9 +35,17 @@ SILENT_TURNS = 3  # a busy Triton may miss a call; one that is gone refuses at o
 class Node:
     """Owns all memory between turns; the guard and the worker only send messages."""
 
-    def __init__(self, parts: Parts, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        clock: Callable[[], float] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` (steady, the same as the slow work's) is what waits are counted by, `wall` what is stamped."""
         self._p = parts
-        self._clock = clock
+        self._clock = clock or steady_clock()
+        self._wall = wall
         self._wake = threading.Event()
         self._worker = Worker(self._wake.set)
         self._guard: GuardThread | None = None
@@ -127,7 +136,13 @@ class Node:
         served = self._p.swapper.served(model.name)
         if served is not None and served.settled and self._triton is None and model.name not in self._ready:
             self._p.swapper.unsettle(model.name)  # Triton was restarted
-        scene = Scene(now=now, ready=self._ready, proof=self._proof, memory_low=self._p.engines.memory_low())
+        scene = Scene(
+            now=now,
+            wall=self._wall(),
+            ready=self._ready,
+            proof=self._proof,
+            memory_low=self._p.engines.memory_low(),
+        )
         # Without Triton nothing can be done, and its silence says nothing about any engine.
         for action in wanted.decide(loop.view(wish, model, scene)) if self._triton is None else ():
             if isinstance(action, wanted.SLOW):
@@ -210,9 +225,10 @@ class Node:
     def _publish(self, wish: Wish, models: tuple[ModelStatus, ...], now: float) -> None:
         self._p.metrics.journal(unsynced=self._p.journal.unsynced)
         old = self._status if self._status is not None else self._p.desired.status()
-        new = node_status(models, self._health(wish), self._p.facts(), wish.generation, old, now)
+        wall = self._wall()
+        new = node_status(models, self._health(wish), self._p.facts(), wish.generation, old, wall)
         if self._p.outbox is not None:
-            self._p.outbox.notice(new, now)
+            self._p.outbox.notice(new, wall)
         age = now - self._written_at
         if (
             self._status is not None

@@ -49,7 +49,7 @@ def model_status(
         *_candidate_loaded(view),
     ):
         new = Condition(type=kind, status=status, reason=reason, message=message[:2048])
-        conditions = set_condition(conditions, new, view.now)
+        conditions = set_condition(conditions, new, view.wall)
     served = view.served
     serving = None
     if served is not None:
@@ -169,7 +169,7 @@ def _fallback(view: ModelView) -> Fact:
         return "FallbackReady", "False", Reason.NOTHING_DESIRED, "the spec names no fallback"
     if view.fallback_ready:
         result = view.result(ref, "Fallback")
-        seen = f" at {timestamp(result.at)}" if result is not None else ""
+        seen = f" at {timestamp(view.wall - (view.now - result.at))}" if result is not None else ""
         return "FallbackReady", "True", Reason.GOLDEN_PASSED, f"golden inference passed{seen}"
     fault, result = view.faults.get(ref.digest), view.result(ref, "Fallback")
     if fault is not None:

@@ -29,8 +29,9 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenResult:
-    """One engine on golden frames, and whether the golden *pictures* still make the golden tensors (`pictures_fit`).
+    """One engine on golden frames at `at` (by the loop's steady clock).
 
+    `pictures_fit` tells whether the golden *pictures* still make the golden tensors.
     `change` is how far another set's FP32 answers these frames from what this set's answers say; None: not asked.
     """
 
@@ -75,7 +76,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model at `now` (seconds since the epoch).
+    """One model at `now`, on a clock that is never set: for timers. `wall` (seconds since 1970) is for stamps alone.
 
     With `problem` and `last_good` the wished spec cannot be acted on and `spec` is the last one that could: it moves
     nothing, but what serves is guarded and its standby proven by it.
@@ -86,6 +87,7 @@ class ModelView:
     """
 
     now: float
+    wall: float = 0.0
     spec: NodeModel
     problem: Problem | None = None
     last_good: bool = False
