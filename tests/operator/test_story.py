@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 from simulated_fleet import Fleet, Script, digest, policy_spec, resource
 
 from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.errors import AdmissionRefused
 from blurfleet.reasons import Reason
-from blurfleet.store.port import Ref
+from blurfleet.store.port import Ref, Store
+from blurfleet_operator import controller
 from blurfleet_operator.controller import settle
 from blurfleet_operator.inventory import register
+from blurfleet_operator.metrics import LoopMetrics
+from blurfleet_operator.reconcile import Pass, reconcile
 from blurfleet_operator.settings import ClassRule
 
 
@@ -394,3 +398,25 @@ def test_a_promoted_set_stays_ready_when_cameras_are_off_and_says_that_nothing_i
     assert fleet.status().phase == "Promoted"
     assert fleet.said("Ready")[0] == "True"
     assert fleet.said("AnalysisConclusive") == ("False", "StreamStopped")
+
+
+def test_each_class_that_goes_back_is_counted_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    metrics = LoopMetrics(registry)
+
+    def counted(store: Store, now: float) -> Pass:
+        done = reconcile(store, now)
+        for gone in done.reverted:
+            metrics.reverted(gone.device_class, gone.model, gone.reason)
+        return done
+
+    monkeypatch.setattr(controller, "reconcile", counted)
+    fleet.set("naive", precision="FP16")
+    bad = [digest(f"naive-{c}") for c in ("a100", "jetson-orin")]
+    fleet.script = Script(golden={("*", d): "oracle passes" for d in bad})
+    fleet.change(engine_set="naive")
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    fleet.tick(5)
+    for device_class in ("a100", "jetson-orin"):
+        labels = {"device_type": device_class, "node": "", "model": "bokeh", "scope": "class", "reason": "GoldenFailed"}
+        assert registry.get_sample_value("blurfleet_rollbacks_total", labels) == 1.0

@@ -163,6 +163,8 @@ class Loop:
                 _log.info("pass", seconds=round(took, 3), writes=done.writes, failures=done.failures)
             self._metrics.failures.inc(done.failures)
             self._metrics.writes.inc(done.writes)
+            for gone in done.reverted:
+                self._metrics.reverted(gone.device_class, gone.model, gone.reason)
             self.turned = self._monotonic()
             if done.writes == 0 or self._stop.is_set():
                 break

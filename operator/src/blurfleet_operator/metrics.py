@@ -17,7 +17,18 @@ class LoopMetrics:
         )
         self.writes = Counter("blurfleet_operator_writes", "Objects, statuses and events written", registry=registry)
         self.failures = Counter("blurfleet_operator_failures", "Writes refused and passes failed", registry=registry)
+        # The agents count scope "node" under the same name; a class has no one node.
+        self.rollbacks = Counter(
+            "blurfleet_rollbacks",
+            "Swaps away from a primary.",
+            ("device_type", "node", "model", "scope", "reason"),
+            registry=registry,
+        )
         self.away = Counter("blurfleet_operator_store_away", "Turns without an API server", registry=registry)
+
+    def reverted(self, device_class: str, model: str, reason: str) -> None:
+        """Count a class of nodes that was sent back."""
+        self.rollbacks.labels(device_class, "", model, "class", reason).inc()
 
 
 def serve(registry: CollectorRegistry, host: str, port: int) -> tuple[int, object]:

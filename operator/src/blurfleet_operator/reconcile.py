@@ -36,12 +36,22 @@ _log = structlog.get_logger("blurfleet.controller")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reverted:
+    """A class of nodes that a rollout of `model` sent back."""
+
+    device_class: str
+    model: str
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What a pass did: how many writes, how many objects could not be handled, and when to look again."""
+    """What a pass did: how many writes, how many objects could not be handled, when to look again, what went back."""
 
     writes: int
     failures: int
     requeue_after: float
+    reverted: tuple[Reverted, ...] = ()
 
 
 class _Writer:
@@ -55,10 +65,12 @@ class _Writer:
         self.writes = 0
         self.failures = 0
 
-    def status(self, resource: Resource, status: Model) -> None:
-        if status != resource.status:
-            ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
-            self.attempt(lambda: self._store.write_status(ref, status), str(ref))
+    def status(self, resource: Resource, status: Model) -> bool:
+        """Write what differs; tell whether the store holds it now."""
+        if status == resource.status:
+            return True
+        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        return self.attempt(lambda: self._store.write_status(ref, status), str(ref))
 
     def apply(self, resource: Resource) -> None:
         self.attempt(lambda: self._store.apply(resource), resource.key)
@@ -87,18 +99,20 @@ class _Writer:
         )
         self.attempt(lambda: self._store.record(event), str(ref))
 
-    def attempt(self, write: Callable[[], object], where: str) -> None:
+    def attempt(self, write: Callable[[], object], where: str) -> bool:
         if self._away:
             self.failures += 1
-            return
+            return False
         try:
             write()
             self.writes += 1
+            return True
         except BlurfleetError as error:
             self.failures += 1
             # One write found the store away: the others would each wait for the same.
             self._away = error.reason is Reason.STORE_UNWRITABLE
             _log.warning("write refused", where=where, reason=error.reason.value, message=error.message)
+            return False
 
 
 def reconcile(store: Store, now: float, *, writers: int = 1) -> Pass:
@@ -130,11 +144,16 @@ def reconcile(store: Store, now: float, *, writers: int = 1) -> Pass:
         decided.append((rollout, decision))
     _write_quarantines(decided, writer)
     _write_nodes(world, nodes, quarantines, writer)
-    _write_rollouts(world, decided, writer)
+    reverted = _write_rollouts(world, decided, writer)
     _write_verdicts(world, writer)
     _keep_house(world, quarantines, writer)
     waits = [d.requeue_after for _, d in decided]
-    return Pass(writes=writer.writes, failures=writer.failures, requeue_after=min([_LONGEST_WAIT_S, *waits]))
+    return Pass(
+        writes=writer.writes,
+        failures=writer.failures,
+        requeue_after=min([_LONGEST_WAIT_S, *waits]),
+        reverted=reverted,
+    )
 
 
 def _told(node: NodeView, entry: NodeModel) -> NodeView:
@@ -187,14 +206,24 @@ def _write_nodes(
     writer.apply_all(changed)
 
 
-def _write_rollouts(world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer) -> None:
+def _write_rollouts(
+    world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer
+) -> tuple[Reverted, ...]:
+    """Write status and events; return what went back. A status that was refused is decided, and counted, again."""
     resources = {(r.meta.namespace, r.meta.name): r for r in world.of("EngineRollout")}
+    reverted: list[Reverted] = []
     for rollout, decision in decided:
         resource = resources[(rollout.namespace, rollout.name)]
-        writer.status(resource, decision.status)
+        written = writer.status(resource, decision.status)
+        reverted += [
+            Reverted(device_class=s.reverted, model=rollout.spec.model, reason=s.reason)
+            for s in decision.events
+            if written and s.reverted
+        ]
         ref = Ref(kind="EngineRollout", name=rollout.name, namespace=rollout.namespace)
         for said in decision.events:
             writer.say(ref, said.reason, said.message, warning=said.type == "Warning")
+    return tuple(reverted)
 
 
 def _write_verdicts(world: World, writer: _Writer) -> None:

@@ -124,10 +124,11 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """One transition for the event log, of the rollout."""
+    """One transition for the event log, of the rollout. `reverted` names the class that goes back by it, else empty."""
 
     reason: Reason
     message: str
+    reverted: str = ""
     type: Literal["Normal", "Warning"] = "Normal"
 
 

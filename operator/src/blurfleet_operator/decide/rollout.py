@@ -183,7 +183,12 @@ def _revert(step: Step, failure: failures.ClassFailure, rollout: str) -> Step:
         reverted_classes=tuple(sorted({*status.reverted_classes, failure.device_class})),
         known_good=known,
         progress_at=timestamp(step.now),
-        say=Said(reason=failure.reason, message=f"{failure.device_class}: {failure.message}", type="Warning"),
+        say=Said(
+            reason=failure.reason,
+            message=f"{failure.device_class}: {failure.message}",
+            type="Warning",
+            reverted=failure.device_class,
+        ),
     )
 
 
