@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import structlog
 from tests.agent.standins import A, B
 
 from blurfleet.deadline import came_true
@@ -64,6 +65,9 @@ class Seen:
 
     def tick(self, now: float) -> None:
         self.ticks += 1
+
+    def log(self) -> Any:
+        return structlog.get_logger().bind(model="bokeh")
 
 
 def guarded(receiver: Any, seen: Seen) -> GuardThread:

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +106,12 @@ def test_an_alias_that_does_not_follow_leaves_the_gateways_swapped_and_is_owed(b
     assert served is not None
     assert (served.epoch, served.settled) == (2, True)
     assert bench.swapper.journal_of("bokeh").trips == 1
+
+
+def test_the_gateways_are_told_the_networks_id_for_their_logs(bench: Bench) -> None:
+    bench.swapper.learn("bokeh", replace(FACE, model_id="0123456789ab"))
+    bench.swapper.swap(order())
+    assert read_routing(bench.routing).models["bokeh"].model_id == "0123456789ab"
 
 
 def test_old_version_folders_that_cannot_be_removed_stop_nothing(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -14,11 +15,16 @@ from structlog.typing import EventDict
 _TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 
 
-def log_json(*, service: str, level: int = logging.INFO, **bound: str) -> None:
-    """Make every log line of this process JSON with `service` and `bound` (e.g. node) in it. Call once, in main."""
+def log_json(
+    *, service: str, level: int = logging.INFO, also: Callable[[], Mapping[str, str]] = dict, **bound: str
+) -> None:
+    """Make every log line of this process JSON with `service` and `bound` (e.g. node) in it. Call once, in main.
+
+    `also` is asked for every line: for what changes while the process runs, from whichever thread. It must not raise.
+    """
 
     def name_process(_: Any, __: str, event: EventDict) -> EventDict:
-        return {**event, "service": service, **bound}
+        return {**event, "service": service, **bound, **also()}
 
     structlog.configure(
         processors=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from blurfleet.api.base import Model, Precision
 from blurfleet.api.contract import ContractSpec
@@ -26,7 +26,12 @@ class RoutedEngine(Model):
 
 
 class Route(Model):
-    """One alias: which engine answers now, which stands by, and the contract that its tensors must meet."""
+    """One alias: which engine answers now, which stands by, and the contract that its tensors must meet.
+
+    `model_id` is the network's, empty while it is not known: it goes into logs. What a newer agent adds is ignored.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     alias: str
     epoch: int = Field(ge=0)
@@ -35,6 +40,7 @@ class Route(Model):
     fallback: RoutedEngine | None = None
     contract: ContractSpec = ContractSpec()
     contract_hash: str = ""
+    model_id: str = ""
 
     @property
     def active(self) -> RoutedEngine:
@@ -44,6 +50,8 @@ class Route(Model):
 
 class RoutingTable(Model):
     """All aliases of the node."""
+
+    model_config = ConfigDict(extra="ignore")
 
     schema_version: Literal[1] = 1
     simulated: bool = False

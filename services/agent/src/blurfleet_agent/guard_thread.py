@@ -77,7 +77,9 @@ class GuardThread:
                         model.tick(now)
             except Exception:
                 # One bad frame must not take the guard of a node down; the next frame is judged as if it had not been.
-                self._log.exception("a frame could not be judged")
+                named = self._models.get(frame.model) if frame is not None else None
+                log = named.log() if named is not None else self._log
+                log.exception("a frame could not be judged")
                 if frame is None:
                     self._stop.wait(WAIT_S)
 

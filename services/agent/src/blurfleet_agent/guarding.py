@@ -174,7 +174,7 @@ class Guarding:
                 before=self._live,
             )
         except BlurfleetError as error:
-            self._logger().warning("frame not judged", reason=error.reason, error=error.message)
+            self.log().warning("frame not judged", reason=error.reason, error=error.message)
             return None
         keep(self._live_frames, found)
         before = self._live
@@ -199,7 +199,7 @@ class Guarding:
                 before=self._shadow,
             )
         except BlurfleetError as error:
-            self._logger().warning("frame not shadowed", reason=error.reason, error=error.message)
+            self.log().warning("frame not shadowed", reason=error.reason, error=error.message)
             return None
         keep(self._shadow_frames, found)
         # A candidate serves nobody, so there is nothing to swap: a trip is kept as held and judged below.
@@ -241,9 +241,7 @@ class Guarding:
         if action.act is Act.NONE:
             return
         note = self._swap(action, before) if action.act is Act.SWAP else self._relatched(action)
-        self._logger().info(
-            "guard", act=action.act, reason=action.reason, message=action.message, digest=self._live.digest
-        )
+        self.log().info("guard", act=action.act, reason=action.reason, message=action.message, digest=self._live.digest)
         trip = note.trip if note is not None else None
         self._told_at = now
         self._tell(replace(self._summary(action), trip=trip, trip_kind=action.latch, rearm=action.act is Act.REARM))
@@ -256,7 +254,7 @@ class Guarding:
             return self._desk.live(self._judged, action, frames, self._wall())
         except BlurfleetError as error:
             # Nothing moved; the trip is held and every tick tries again.
-            self._logger().error("swap failed", reason=error.reason, error=error.message)
+            self.log().error("swap failed", reason=error.reason, error=error.message)
             self._live = replace(before, held=action.trip, phase=Phase.ALERT)
             return None
 
@@ -266,7 +264,8 @@ class Guarding:
             return None
         return self._desk.relatched(self._judged, action.trip, tuple(self._live_frames), self._wall())
 
-    def _logger(self) -> Any:
+    def log(self) -> Any:
+        """Return a logger that names the model and its network."""
         face = self._swapper.face(self.watch.alias)
         return self._log.bind(model_id=face.model_id if face is not None else "")
 

@@ -141,7 +141,7 @@ class ModelLoop:
                 case wanted.Refresh():
                     self._p.swapper.refresh(action.alias, action.fallback)
         except BlurfleetError as error:
-            self._log.error("not applied", reason=error.reason, error=error.message)
+            self._log_now().error("not applied", reason=error.reason, error=error.message)
 
     def _serve(self, action: wanted.Serve, now: float) -> None:
         order = action.order
@@ -177,7 +177,9 @@ class ModelLoop:
         self.memory.settle_tries += 1
         s = self._p.settings
         self.memory.settle_at = now + min(s.retry_back_off_max_s, 0.25 * 2.0 ** min(self.memory.settle_tries, 10))
-        self._log.warning("alias is behind", reason=error.reason, error=error.message, tries=self.memory.settle_tries)
+        self._log_now().warning(
+            "alias is behind", reason=error.reason, error=error.message, tries=self.memory.settle_tries
+        )
 
     def done(self, outcome: Outcome, now: float) -> None:
         """Take in what slow work on this model came to."""
@@ -197,7 +199,7 @@ class ModelLoop:
             self._golden_done(outcome, answer)
         elif isinstance(action, wanted.Unload):
             self.memory.last_wanted.pop(action.name, None)
-            self._log.info("unloaded", engine=action.name)
+            self._log_now().info("unloaded", engine=action.name)
 
     def _golden_done(self, outcome: Outcome, answer: GoldenAnswer) -> None:
         action = outcome.action
@@ -221,7 +223,7 @@ class ModelLoop:
 
     def _failed(self, outcome: Outcome, error: BlurfleetError, now: float) -> None:
         action, faults = outcome.action, self.memory.faults
-        self._log.warning("failed", action=type(action).__name__, reason=error.reason, error=str(error))
+        self._log_now().warning("failed", action=type(action).__name__, reason=error.reason, error=str(error))
         if isinstance(action, wanted.Load):
             faults[action.ref.digest] = self._next_fault(faults.get(action.ref.digest), error, now)
         elif isinstance(action, wanted.RunGolden):

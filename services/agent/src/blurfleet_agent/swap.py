@@ -265,10 +265,18 @@ class Swapper:
             alias=alias, epoch=served.epoch, serving=served.role, primary=served.primary, fallback=served.fallback
         )
         if face is not None:
-            return route.model_copy(update={"contract": face.contract, "contract_hash": face.contract_hash})
-        if known is not None:
-            return route.model_copy(update={"contract": known.contract, "contract_hash": known.contract_hash})
-        return route
+            source: Face | Route = face
+        elif known is not None:
+            source = known
+        else:
+            return route
+        return route.model_copy(
+            update={
+                "contract": source.contract,
+                "contract_hash": source.contract_hash,
+                "model_id": source.model_id,
+            }
+        )
 
     def _replace_routing(self, alias: str, served: Served) -> None:
         table = self._table.with_route(self._route(alias, served))

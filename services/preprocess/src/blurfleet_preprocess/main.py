@@ -38,7 +38,8 @@ def serve(settings: GatewaySettings) -> None:
 
     Raises NodeError (PortInUse, UnreadableFile).
     """
-    log_json(service="gateway", node=settings.node)
+    routing = RoutingReader(settings.routing_file)
+    log_json(service="gateway", node=settings.node, also=lambda: served_model(routing, settings.alias))
     host = settings.gateway_host
     listener = _listen(host, settings.gateway_port)
     port = listener.getsockname()[1]
@@ -51,6 +52,15 @@ def serve(settings: GatewaySettings) -> None:
         finally:
             frames.close()
             settings.address_file.unlink(missing_ok=True)
+
+
+def served_model(routing: RoutingReader, alias: str) -> dict[str, str]:
+    """Return what every log line says of the model: its alias and the network's id, empty while it is not known."""
+    try:
+        route = routing.snapshot().models.get(alias)
+    except (NodeError, OSError):
+        route = None  # whoever needs the file says what is wrong with it
+    return {"model": alias, "model_id": route.model_id if route is not None else ""}
 
 
 def application(
