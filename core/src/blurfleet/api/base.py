@@ -65,3 +65,10 @@ class Model(BaseModel):
     def wire(self) -> dict[str, Any]:
         """Return the object as it is written: camelCase keys, no nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def sparse(self) -> dict[str, Any]:
+        """Return the object as `wire` does, without what parsing fills in again: fields that hold their defaults.
+
+        Defaults are part of an API version and never change within it, so a reader of any release fills in the same.
+        """
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

@@ -31,8 +31,9 @@ LIST_KEYS: dict[type[Model], str] = {
     Variant: "name",
     Wave: "name",
 }
-# NodeEngine inlines policies and contracts of up to 32 models: checked where people write them, only shaped here.
-_WITHOUT_SENTENCES = frozenset({"NodeEngine"})
+# NodeEngine inlines policies and contracts of up to 32 models: checked where people write them, only shaped here. It is
+# what a fleet writes most, and the server's work grows with the fields that it holds, so no default is filled in.
+_INLINED = frozenset({"NodeEngine"})
 
 
 def definition(kind: Kind) -> dict[str, Any]:
@@ -61,9 +62,10 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 
 def _root(kind: Kind) -> Schema:
-    sentences = kind.name not in _WITHOUT_SENTENCES
-    wish = object_schema(kind.spec, Dialect(defaults=True, sentences=sentences, keys=LIST_KEYS))
-    seen = object_schema(kind.status, Dialect(defaults=False, sentences=False, keys=LIST_KEYS))
+    bare = kind.name in _INLINED
+    given = Dialect(defaults=not bare, sentences=not bare, keys=LIST_KEYS, atomic=bare)
+    found = Dialect(defaults=False, sentences=False, keys=LIST_KEYS, atomic=bare, floats=True)
+    wish, seen = object_schema(kind.spec, given), object_schema(kind.status, found)
     root: Schema = {
         "type": "object",
         "description": wish["description"],

@@ -47,12 +47,15 @@ class Dialect:
 
     `defaults`: the server fills in defaults (spec; a status holds only what was observed). `sentences`: patterns become
     rules with a message; off where lists nest so deep that the rules would exceed the cost budget.
-    `keys`: item model -> the field that makes a list of it a map.
+    `keys`: item model -> the field that makes a list of it a map. `atomic`: an object in a field has one writer, who
+    writes it as a whole, so that the server need not keep who wrote each field. `floats` are for what was observed.
     """
 
     defaults: bool
     sentences: bool
     keys: Mapping[type[Model], str]
+    atomic: bool = False
+    floats: bool = False
 
 
 def object_schema(model: type[Model], dialect: Dialect) -> Schema:
@@ -70,6 +73,8 @@ def object_schema(model: type[Model], dialect: Dialect) -> Schema:
 
 def _field(field: FieldInfo, dialect: Dialect, where: str) -> Schema:
     schema = _typed(field.annotation, field.metadata, dialect, where)
+    if dialect.atomic and schema.get("properties"):
+        schema = {**schema, "x-kubernetes-map-type": "atomic"}
     if field.description:
         schema = {**schema, "description": _told(field.description)}
     default = None if field.is_required() else written(field.get_default(call_default_factory=True))
@@ -127,7 +132,7 @@ def _plain(kind: type, metadata: Sequence[Any], dialect: Dialect, where: str) ->
         return {"type": "string", "pattern": "^[A-Z][A-Za-z0-9]*$", "maxLength": MAX_REASON}
     if issubclass(kind, Enum):
         return _choices([member.value for member in kind], where)
-    if kind is float and dialect.defaults:
+    if kind is float and not dialect.floats:
         raise _refuse(where, "a float in a spec; fractions are decimal text")
     if kind in (bool, int, float, str):
         return _leaf(kind, metadata, dialect, where)

@@ -97,9 +97,15 @@ def applying(resource: Resource, manager: str) -> Request:
     ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
     meta = resource.meta.wire()
     kept = {k: meta[k] for k in ("name", "namespace", "labels", "annotations", "ownerReferences") if meta.get(k)}
-    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": resource.kind, "metadata": kept, "spec": resource.spec.wire()}
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": resource.kind, "metadata": kept}
+    body["spec"] = _said(resource.kind, resource.spec)
     query = (("fieldManager", manager), ("force", "true"))
     return Request(method="PATCH", path=path_of(ref), query=query, body=body, content=APPLY)
+
+
+def _said(kind: str, part: Model) -> dict[str, Any]:
+    # The kind that a fleet writes most has no defaults on the server either: see `crd`.
+    return part.sparse() if kind == "NodeEngine" else part.wire()
 
 
 def creating(resource: Resource, manager: str) -> Request:
@@ -120,7 +126,7 @@ def replacing_status(ref: Ref, status: Model, manager: str) -> Request:
     A merge would keep what the new status no longer says, and an update needs the version of a spec that another
     writes; the status has one writer, so it is put in place as a whole.
     """
-    body = [{"op": "add", "path": "/status", "value": status.wire()}]
+    body = [{"op": "add", "path": "/status", "value": _said(ref.kind, status)}]
     query = (("fieldManager", manager),)
     return Request(method="PATCH", path=path_of(ref, "status"), query=query, body=body, content=JSON_PATCH)
 
