@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +19,6 @@ from typing import Any
 import psutil
 import yaml
 
-from blurfleet.api.kinds import Resource
-from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet.api.rollout import RolloutStatus
 from blurfleet.errors import BlurfleetError, EngineTimeout
 from blurfleet.identity import digest_bytes
@@ -28,6 +26,7 @@ from blurfleet.reasons import Reason
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
 from blurfleet.store.port import Ref
+from blurfleet_cli.cluster.changes import Changes
 from blurfleet_cli.cluster.ground import install
 from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, service_account_token
 from blurfleet_cli.cluster.kubeapi import KubeApi
@@ -38,23 +37,29 @@ from blurfleet_cli.simulated_nodes import Script, report
 _THREADS = 8
 _LEASE_S = 30.0
 _POLL_S = 0.02
+_QUIET_S = 3.0
+_QUIET_REQUESTS = 12.0
 _CLASS = "a100"
 _ROLLOUT = Ref(kind="EngineRollout", name="bokeh", namespace="default")
 Tell = Callable[[str], None]
 
 
 class SimulatedNodes:
-    """All nodes' status writers in one process: they answer every change of a NodeEngine, and renew Leases at rest."""
+    """All nodes' status writers in one process: they answer every change of a spec, and renew Leases at rest."""
 
     def __init__(self, access: Access) -> None:
         self.script = Script()
-        self.store = KubeStore(KubeClient(access, connections=2 * _THREADS), manager="blurfleet-agent")
-        self.store.follow("NodeEngine")
+        client = KubeClient(access, connections=2 * _THREADS)
+        self.store = KubeStore(client, manager="blurfleet-agent")
+        self.store.feed("NodeEngine")
+        self.store.relist("NodeEngine")
+        self.reporting: set[str] = set()
+        self._known: dict[str, str] = {}
         self._stop = threading.Event()
         self._work: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._queued: set[str] = set()
         self._threads = [threading.Thread(target=self._write, daemon=True) for _ in range(_THREADS)]
-        self._threads += [threading.Thread(target=t, daemon=True) for t in (self._follow, self._beat)]
+        self._threads += [threading.Thread(target=self._beat, daemon=True)]
+        self._changes = Changes(client, "NodeEngine", self._saw)
 
     def start(self) -> None:
         """Begin."""
@@ -64,6 +69,7 @@ class SimulatedNodes:
     def close(self) -> None:
         """End."""
         self._stop.set()
+        self._changes.close()
         for _ in range(_THREADS):
             self._work.put(None)
         for thread in self._threads:
@@ -79,18 +85,18 @@ class SimulatedNodes:
             self.store.write_status(Ref(kind="NodeEngine", name=name), status)
         return time.monotonic()
 
-    def _follow(self) -> None:
-        known: dict[str, str] = {}
-        for _ in self.store.watch(("NodeEngine",), self._stop.is_set):
-            for node in self.store.objects("NodeEngine"):
-                if known.get(node.meta.name) != node.meta.resource_version and node.meta.name not in self._queued:
-                    known[node.meta.name] = node.meta.resource_version
-                    self._queued.add(node.meta.name)
-                    self._work.put(node.meta.name)
+    def _saw(self, change: str, body: Mapping[str, Any]) -> None:
+        name, generation = body["metadata"]["name"], str(body["metadata"].get("generation"))
+        self.store.offer("NodeEngine", change, body)
+        if body.get("status", {}).get("facts"):
+            self.reporting.add(name)
+        # Only a new spec is news to an agent; its own status is not.
+        if self._known.get(name) != generation:
+            self._known[name] = generation
+            self._work.put(name)
 
     def _write(self) -> None:
         while (name := self._work.get()) is not None:
-            self._queued.discard(name)
             ref = Ref(kind="NodeEngine", name=name)
             try:
                 found = self.store.get(ref)
@@ -100,14 +106,13 @@ class SimulatedNodes:
                 if status != found.status:
                     self.store.write_status(ref, status)
             except BlurfleetError:
-                continue  # the next change brings it again
+                self._work.put(name)
 
     def _beat(self) -> None:
         due: dict[str, float] = {}
         while not self._stop.wait(0.2):
             now = time.time()
-            for node in self.store.objects("NodeEngine"):
-                name = node.meta.name
+            for name in list(self._known):
                 if now < due.get(name, 0.0) or self._stop.is_set():
                     continue
                 # Spread from the first beat on, as nodes that start at different times are.
@@ -156,12 +161,8 @@ class Bench:
             list(pool.map(lambda n: ensure_node(self.api, n, labels), self.names[:-1]))
         began = time.monotonic()
         ensure_node(self.api, self.names[-1], labels)
-        self._until(lambda: len(self._reporting()) == self.count, "registered")
+        self._until(lambda: len(self.nodes.reporting) == self.count, "registered")
         return {"last_node_registered_s": round(time.monotonic() - began, 2)}
-
-    def _reporting(self) -> list[Resource]:
-        nodes = self.nodes.store.objects("NodeEngine")
-        return [n for n in nodes if isinstance(n.status, NodeEngineStatus) and n.status.facts.runtime_version]
 
     def _promote(self, name: str, primary: str) -> dict[str, float]:
         self.tell(f"set {name} goes to {self.count} nodes")
@@ -194,8 +195,8 @@ class Bench:
         }
 
     def _rest(self, seconds: float = 30.0) -> dict[str, float]:
+        self._settle()
         self.tell(f"{seconds:.0f} s at rest")
-        time.sleep(10.0)  # what the promotion left to be written is not rest
         before, cpu = _requests(self.api), self.operator.cpu_times()
         began = time.monotonic()
         time.sleep(seconds)
@@ -211,6 +212,20 @@ class Bench:
             "operator_cpu_share_at_rest": round((now.user + now.system - cpu.user - cpu.system) / took, 3),
         }
 
+    def _settle(self) -> None:
+        """Wait until only Leases are written: what the promotion left to be written is not rest."""
+        self.tell("waiting for rest")
+        last: float = -1.0
+
+        def quiet() -> bool:
+            nonlocal last
+            time.sleep(_QUIET_S)
+            before = last
+            last = sum(v for (_, what), v in _requests(self.api).items() if what != "leases")
+            return last - before <= _QUIET_REQUESTS
+
+        self._until(quiet, "at rest")
+
     def _until(self, holds: Callable[[], bool], what: str, within_s: float = 600.0) -> None:
         deadline = time.monotonic() + within_s
         while not holds():
@@ -223,35 +238,31 @@ class _Arrivals:
     """When the quarantine and each reverted spec arrived on a watch of its own (monotonic seconds)."""
 
     def __init__(self, access: Access, good: str) -> None:
-        self.store = KubeStore(KubeClient(access), manager="blurfleet-bench")
         self.good = good
         self.quarantined_at = self.last_at = 0.0
         self._done: set[str] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.store.follow("NodeEngine")
-        self.store.follow("EngineQuarantine")
-        self.store.objects("NodeEngine")
-        self._thread.start()
+        self._client = KubeClient(access)
+        self._watches = [Changes(self._client, k, self._take) for k in ("NodeEngine", "EngineQuarantine")]
+        for watch in self._watches:
+            watch.listed.wait(60.0)
 
     def reverted(self, count: int) -> bool:
         return len(self._done) == count
 
     def close(self) -> None:
-        self._stop.set()
-        self._thread.join(5.0)
-        self.store.close()
+        for watch in self._watches:
+            watch.close()
+        self._client.close()
 
-    def _run(self) -> None:
-        for _ in self.store.watch(("NodeEngine", "EngineQuarantine"), self._stop.is_set):
-            if not self.quarantined_at and self.store.objects("EngineQuarantine"):
-                self.quarantined_at = time.monotonic()
-            for node in self.store.objects("NodeEngine"):
-                assert isinstance(node.spec, NodeEngineSpec)
-                told = node.spec.models[0].primary if node.spec.models else None
-                if told is not None and told.digest == self.good and node.meta.name not in self._done:
-                    self._done.add(node.meta.name)
-                    self.last_at = time.monotonic()
+    def _take(self, _: str, body: Mapping[str, Any]) -> None:
+        name = body["metadata"]["name"]
+        if body["kind"] == "EngineQuarantine":
+            self.quarantined_at = self.quarantined_at or time.monotonic()
+            return
+        models = body["spec"].get("models") or [{}]
+        if models[0].get("primary", {}).get("digest") == self.good and name not in self._done:
+            self._done.add(name)
+            self.last_at = time.monotonic()
 
 
 def _requests(api: KubeApi) -> dict[tuple[str, str], float]:
