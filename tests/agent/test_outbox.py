@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus, Serving, TripStatus
 from blurfleet.errors import StoreError
 from blurfleet.reasons import Reason
@@ -23,10 +25,11 @@ class FlakyStore(MemoryStore):
     """A store that refuses events while it is away."""
 
     away = False
+    why = Reason.STORE_UNWRITABLE
 
     def record(self, event: Event) -> None:
         if self.away:
-            raise StoreError(Reason.STORE_UNWRITABLE, "no answer")
+            raise StoreError(self.why, "no answer")
         super().record(event)
 
 
@@ -48,8 +51,18 @@ def said(store: MemoryStore) -> list[tuple[str, float]]:
     return [(e.reason.value, e.at) for e in store.events(REF)]
 
 
-def test_a_trip_while_the_store_is_away_is_said_later_at_its_own_time_before_the_swap(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "why",
+    [
+        pytest.param(Reason.STORE_UNWRITABLE, id="no answer"),
+        pytest.param(Reason.FORBIDDEN, id="a server that has just come up and does not know its roles yet"),
+    ],
+)
+def test_a_trip_while_the_store_is_away_is_said_later_at_its_own_time_before_the_swap(
+    tmp_path: Path, why: Reason
+) -> None:
     store = FlakyStore()
+    store.why = why
     outbox = Outbox(store, REF, tmp_path / "events.json")
     outbox.start()
     outbox.notice(status(1), now=1_800_000_000.0)

@@ -26,7 +26,8 @@ from blurfleet.store.port import Event, Ref, Store
 SCHEMA = 1
 SOURCE = "agent"
 _MOST_WAITING = 1000
-_AWAY = (Reason.STORE_UNREADABLE, Reason.STORE_UNWRITABLE, Reason.CONFLICT)
+# A server that has just come up refuses everybody until it knows its roles again: Forbidden is waited out as well.
+_AWAY = (Reason.STORE_UNREADABLE, Reason.STORE_UNWRITABLE, Reason.CONFLICT, Reason.FORBIDDEN)
 _log = structlog.get_logger("blurfleet.outbox")
 
 
