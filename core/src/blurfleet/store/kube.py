@@ -105,11 +105,12 @@ class KubeStore:
         """Create the object or replace what this manager says of it. Raises InvalidSpec and AdmissionRefused."""
         if resource.kind not in self._once:
             return self._wrote(resource.kind, self._client.send(ask.applying(resource, self._manager)))
-        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
         try:
             return self._wrote(resource.kind, self._client.send(ask.creating(resource, self._manager)))
         except StoreConflict:
-            return self._wrote(resource.kind, self._client.send(ask.getting(ref)))
+            # Made by an earlier try whose answer was lost. It is written once, so what stands is what was asked for;
+            # the watch brings its uid. Asking for it would need a right to `get` that nothing else does.
+            return resource
 
     def merge(self, ref: Ref, patch: dict[str, Any]) -> Resource:
         """Set single fields of an object, as a person's command does. Raises as `apply`, and StoreError(NotFound)."""
