@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus, Serving, TripStatus
+from blurfleet.deadline import came_true
 from blurfleet.errors import StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.memory import MemoryStore
@@ -41,10 +41,7 @@ def status(epoch: int, role: str = "Primary", trip_at: str = "") -> NodeEngineSt
 
 
 def wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert came_true(holds, 10.0, poll_s=0.01)
 
 
 def said(store: MemoryStore) -> list[tuple[str, float]]:

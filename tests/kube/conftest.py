@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from blurfleet.deadline import came_true
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
 from blurfleet.store.memory import ref_of
@@ -68,10 +68,7 @@ def until() -> Callable[..., None]:
     """Waits for a condition: the one place with a deadline."""
 
     def wait(holds: Callable[[], bool], within_s: float = 30.0, what: str = "") -> None:
-        deadline = time.monotonic() + within_s
-        while not holds():
-            assert time.monotonic() < deadline, f"did not come true in time: {what}"
-            time.sleep(0.05)
+        assert came_true(holds, within_s), f"did not come true in time: {what}"
 
     return wait
 

@@ -18,14 +18,14 @@ from typing import Any
 import watchfiles
 from pydantic import ValidationError
 
-from blurfleet.api import admission
 from blurfleet.api.base import Model
 from blurfleet.api.kinds import KINDS, Resource, parse_resource
 from blurfleet.api.meta import timestamp
-from blurfleet.errors import AdmissionRefused, BlurfleetError, InvalidSpec, StoreError
+from blurfleet.errors import BlurfleetError, StoreError
 from blurfleet.identity import digest_bytes
 from blurfleet.reasons import Reason
 from blurfleet.store import layout
+from blurfleet.store.admit import admit
 from blurfleet.store.atomic import write_atomic
 from blurfleet.store.eventlog import EventLog
 from blurfleet.store.port import Broken, Event, Ref
@@ -87,7 +87,7 @@ class FolderStore:
         ref = self._ref(resource)
         with self._locked():
             old = self._readable(ref)
-            self._admit(resource, old)
+            admit(self, resource, old)
             files = layout.files_of(self._root, ref)
             body = layout.spec_body(resource)
             if old is None or layout.spec_body(old) != body:
@@ -153,21 +153,6 @@ class FolderStore:
             return self.get(ref)
         except BlurfleetError:
             return None
-
-    def _admit(self, new: Resource, old: Resource | None) -> None:
-        refusals = admission.review(
-            new,
-            old,
-            quarantines=self.objects("EngineQuarantine"),
-            sets=self.objects("EngineSet"),
-            rollouts=self.objects("EngineRollout"),
-        )
-        if not refusals:
-            return
-        first = refusals[0]
-        text = "; ".join(r.message for r in refusals)
-        error = InvalidSpec if first.reason in (Reason.IMMUTABLE, Reason.INVALID_SPEC) else AdmissionRefused
-        raise error(first.reason, text, where=str(self._ref(new)))
 
     def _read(self, path: Path) -> Any:
         stat = path.stat()

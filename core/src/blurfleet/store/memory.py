@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from blurfleet.api import admission
 from blurfleet.api.base import Model
 from blurfleet.api.kinds import KINDS, Resource
 from blurfleet.api.meta import timestamp
-from blurfleet.errors import AdmissionRefused, InvalidSpec, StoreError
+from blurfleet.errors import StoreError
 from blurfleet.reasons import Reason
+from blurfleet.store.admit import admit
 from blurfleet.store.port import Broken, Event, Ref
 
 _HEARTBEAT_S = 1.0
@@ -56,7 +56,7 @@ class MemoryStore:
         ref = ref_of(resource)
         with self._changed:
             old = self._objects.get(ref)
-            self._admit(resource, old)
+            admit(self, resource, old)
             if old is not None and _written(old) == _written(resource):
                 return old
             generation = (old.meta.generation if old else 0) + (old is None or old.spec != resource.spec)
@@ -118,18 +118,6 @@ class MemoryStore:
                 yield frozenset(kinds)
             elif touched:
                 yield touched
-
-    def _admit(self, new: Resource, old: Resource | None) -> None:
-        refusals = admission.review(
-            new,
-            old,
-            quarantines=self.objects("EngineQuarantine"),
-            sets=self.objects("EngineSet"),
-            rollouts=self.objects("EngineRollout"),
-        )
-        if refusals:
-            error = InvalidSpec if refusals[0].reason is Reason.IMMUTABLE else AdmissionRefused
-            raise error(refusals[0].reason, "; ".join(r.message for r in refusals), where=str(ref_of(new)))
 
     def _newer_than(self, revision: int) -> Callable[[], bool]:
         return lambda: self._revision > revision
