@@ -16,6 +16,7 @@ from blurfleet.api.policy import PolicySpec
 from blurfleet.reasons import Reason
 from blurfleet_agent.candidate import judge_candidate
 from blurfleet_agent.decide import (
+    Drain,
     FetchRecord,
     Load,
     ProveFlip,
@@ -368,6 +369,14 @@ def test_the_record_of_a_loaded_engine_is_fetched_beside_the_loop() -> None:
 def test_a_standby_that_rots_is_taken_out_of_the_routing_file() -> None:
     found = decide(view(golden={(OLD32.digest, "old", "Fallback"): FAIL}))
     assert found == (Refresh(alias="bokeh", fallback=None),)
+
+
+def test_the_gateways_hear_once_that_the_node_is_drained_and_once_that_it_is_not() -> None:
+    drained = {"drained": True}
+    assert decide(view(spec=drained)) == (Drain(alias="bokeh", drained=True),)
+    assert decide(view(spec=drained, drained=True)) == ()
+    assert decide(view(drained=True)) == (Drain(alias="bokeh", drained=False),)
+    assert "Drain" not in kinds(decide(view(spec=drained, served=None)))
 
 
 def test_an_engine_nobody_wants_is_unloaded_only_after_the_longest_request() -> None:

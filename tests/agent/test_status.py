@@ -140,3 +140,10 @@ def test_a_wall_clock_stepped_back_by_a_day_stamps_by_the_wall_and_ages_by_the_s
     assert found is not None
     assert found.last_transition_time == timestamp(NOW - 86_400.0)
     assert timestamp(NOW - 86_400.0 - 20.0) in found.message
+
+
+def test_a_drained_node_is_not_ready_whatever_it_serves() -> None:
+    seen = view()
+    assert said("Ready", seen, TOLD) == ("True", "Serving")
+    drained = replace(seen, spec=seen.spec.model_copy(update={"drained": True}))
+    assert said("Ready", drained, TOLD) == ("False", "NodeSuspect")

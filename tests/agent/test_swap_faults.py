@@ -183,6 +183,21 @@ def test_another_standby_reaches_the_gateways_without_a_new_epoch(bench: Bench) 
     assert bench.flips.calls == []
 
 
+def test_a_drain_reaches_the_gateways_and_outlives_swaps_and_restarts(bench: Bench) -> None:
+    bench.swapper.drain("bokeh", drained=True)
+    route = read_routing(bench.routing).models["bokeh"]
+    assert (route.drained, route.epoch, route.active) == (True, 1, A)
+    bench.swapper.swap(order())
+    assert bench.swapper.resume("bokeh") is None
+    route = read_routing(bench.routing).models["bokeh"]
+    assert (route.drained, route.epoch, route.active.engine) == (True, 2, "bokeh__b")
+    assert bench.swapper.drained("bokeh")
+    bench.swapper.drain("bokeh", drained=False)
+    assert not read_routing(bench.routing).models["bokeh"].drained
+    bench.swapper.drain("depth", drained=True)
+    assert read_routing(bench.routing).models.keys() == {"bokeh"}
+
+
 def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench) -> None:
     bench.flips.fail = "load"
     bench.swapper.swap(order())

@@ -243,6 +243,20 @@ def test_not_ready_without_an_alias_but_alive(rig: Rig, client: httpx.Client) ->
     assert client.get("/healthz").json() == {"ok": True}
 
 
+def test_a_drained_node_is_not_ready_at_once_and_answers_what_still_comes(
+    rig: Rig, client: httpx.Client, photo: bytes
+) -> None:
+    assert client.get("/readyz").status_code == 200  # remembered for a while, which must not hide the drain
+    route = rig.table.models["bokeh"]
+    rig.table = rig.table.with_route(route.model_copy(update={"drained": True}))
+    body = problem(client.get("/readyz"), 503, "NodeSuspect")
+    assert "other nodes of its class answer" in body["detail"]
+    assert client.get("/healthz").status_code == 200
+    assert client.post("/v1/matte", content=photo).headers["x-blurfleet-engine"] == rig.primary.engine
+    rig.table = rig.table.with_route(route)
+    assert client.get("/readyz").status_code == 200
+
+
 def test_metrics_are_exposed_with_bounded_labels(rig: Rig, client: httpx.Client, photo: bytes) -> None:
     rig.engines_behave("with NaN")
     client.post("/v1/matte", content=photo)

@@ -199,6 +199,35 @@ def test_a_suspect_node_is_drained_named_and_the_others_go_on_without_it(fleet: 
     assert fleet.quarantined() == set()
     assert fleet.status().reverted_classes == ()
     assert fleet.reasons().count("NodeSuspect") == 1
+    assert sends_clients_away(fleet) == {"orin-0"}
+
+
+def sends_clients_away(fleet: Fleet) -> set[str]:
+    told = {n: fleet.spec(n) for n in ("a100-0", "orin-0", "orin-1")}
+    return {name for name, entry in told.items() if entry is not None and entry.drained}
+
+
+def test_a_drained_node_gets_its_clients_back_once_its_standby_passes_and_no_sooner(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = BROKEN
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: sends_clients_away(fleet) == {"orin-0"})
+    fleet.ops(abort="stop")
+    fleet.tick(10)
+    assert fleet.status().outcome == "Aborted"
+    assert sends_clients_away(fleet) == {"orin-0"}
+    fleet.script = Script()
+    fleet.until(lambda: sends_clients_away(fleet) == set())
+
+
+def test_a_suspect_node_keeps_its_clients_where_no_other_of_its_class_answers(fleet: Fleet) -> None:
+    fleet.set("mixed", precision="Mixed")
+    bad = ("a100-0", digest("mixed-a100"))
+    fleet.script = Script(golden={bad: "oracle fails"}, rotten=frozenset({"a100-0"}))
+    fleet.change(engine_set="mixed")
+    fleet.tick(20)
+    assert fleet.status().drained == ("a100-0",)
+    assert sends_clients_away(fleet) == set()
 
 
 def test_a_class_of_which_every_node_is_suspect_holds_the_rollout(fleet: Fleet) -> None:
@@ -212,6 +241,7 @@ def test_a_class_of_which_every_node_is_suspect_holds_the_rollout(fleet: Fleet) 
     assert fleet.status().outcome == ""
     assert fleet.quarantined() == set()
     assert fleet.serves("orin-0") == fleet.serves("orin-1") == "fp32/Primary"
+    assert sends_clients_away(fleet) == set()
 
 
 def test_a_named_canary_that_is_suspect_holds_rather_than_let_the_next_wave_begin_unseen(fleet: Fleet) -> None:

@@ -45,6 +45,10 @@ class NodeModel(Model):
     policy_name: str = ""
     contract: ContractSpec = ContractSpec()
     contract_hash: str = ""
+    drained: bool = Field(
+        default=False,
+        description="the node's gateway says it is not ready: the device is suspect and another of its class answers",
+    )
 
 
 class NodeEngineSpec(Model):

@@ -28,7 +28,8 @@ class RoutedEngine(Model):
 class Route(Model):
     """One alias: which engine answers now, which stands by, and the contract that its tensors must meet.
 
-    `model_id` is the network's, empty while it is not known: it goes into logs. What a newer agent adds is ignored.
+    `model_id` is the network's, empty while it is not known: it goes into logs. A `drained` node wants no new clients.
+    What a newer agent adds is ignored.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -41,6 +42,7 @@ class Route(Model):
     contract: ContractSpec = ContractSpec()
     contract_hash: str = ""
     model_id: str = ""
+    drained: bool = False
 
     @property
     def active(self) -> RoutedEngine:

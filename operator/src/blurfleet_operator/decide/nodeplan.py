@@ -38,6 +38,37 @@ class Plan:
 
 def plan_node(plan: Plan, node: NodeView) -> NodeModel | None:
     """Return the node's entry for the model, None where it is told nothing about it."""
+    entry = _planned(plan, node)
+    return entry.model_copy(update={"drained": yields(plan, node)}) if entry is not None else None
+
+
+def yields(plan: Plan, node: NodeView) -> bool:
+    """Tell whether a suspect node's gateway sends its clients away: only where a sound node of the class answers them.
+
+    The last one stays: its pictures are still screened, and none at all is an outage on a suspicion. Once drained, a
+    node stays so through a new attempt or a rollback until its standby passes golden frames again.
+    """
+    suspect = node.name in plan.status.drained or _still_fails(plan, node)
+    return suspect and any(_sound(plan, n) for n in plan.obs.nodes if _alike(n, node))
+
+
+def _still_fails(plan: Plan, node: NodeView) -> bool:
+    told, said = node.wanted(plan.model), node.said(plan.model, "FallbackReady")
+    return (
+        told is not None and told.drained and told.fallback is not None and said is not None and said.status == "False"
+    )
+
+
+def _alike(one: NodeView, other: NodeView) -> bool:
+    return one.name != other.name and one.device_class == other.device_class
+
+
+def _sound(plan: Plan, node: NodeView) -> bool:
+    suspect = node.name in plan.status.drained or _still_fails(plan, node)
+    return not suspect and node.reachable(plan.now) and bool(node.serving_digest(plan.model))
+
+
+def _planned(plan: Plan, node: NodeView) -> NodeModel | None:
     has = _of_its_class(plan, node)
     if node.device_class in plan.status.reverted_classes or plan.status.outcome == "Aborted":
         return _reverted(plan, node, has)
@@ -129,6 +160,9 @@ def _reverted(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | 
         return None
     # Nothing was ever known good: what was served goes to the set's own FP32, what was only tried goes away.
     own = best(plan.obs.sets, plan.status.set, node, plan.refused(node), fp32=True) if has.primary else None
+    if has.primary is not None and own is None:
+        # The sets were deleted: the FP32 that the node holds is left, and an abort must not end serving.
+        own = next((e for e in (has.fallback, has.primary) if e and e.digest not in plan.refused(node)), None)
     return _entry(plan, node, primary=own, candidate=None)
 
 

@@ -68,13 +68,21 @@ class Refresh:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drain:
+    """Tell the gateways whether the node wants no new clients."""
+
+    alias: str
+    drained: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unload:
     """Unload an engine nobody wants any more."""
 
     name: str
 
 
-Action = Load | FetchRecord | RunGolden | ProveFlip | Serve | Settle | Refresh | Unload
+Action = Load | FetchRecord | RunGolden | ProveFlip | Serve | Settle | Refresh | Drain | Unload
 UNSURE_RETRY_S = 2.0  # an inconclusive golden run disarms or holds, so it is asked again soon
 SLOW = (Load, FetchRecord, RunGolden, ProveFlip, Unload)
 
@@ -91,6 +99,8 @@ def decide(view: ModelView) -> tuple[Action, ...]:
         refresh = _refresh(view)
         if refresh is not None:
             quick.append(refresh)
+        if view.spec.drained != view.drained and not view.lost:
+            quick.append(Drain(alias=view.spec.name, drained=view.spec.drained))
     return (*quick, *_slow(view))
 
 

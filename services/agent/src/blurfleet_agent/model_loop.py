@@ -79,6 +79,7 @@ class ModelLoop:
             ready=scene.ready,
             served=served,
             served_ref=served_ref,
+            drained=self._p.swapper.drained(model.name),
             journal=journal,
             faults=memory.faults,
             golden=memory.view_of_golden(tuple(refs), model.policy, wish.notes),
@@ -140,6 +141,9 @@ class ModelLoop:
                     self._settle(action.alias, now)
                 case wanted.Refresh():
                     self._p.swapper.refresh(action.alias, action.fallback)
+                case wanted.Drain():
+                    self._p.swapper.drain(action.alias, drained=action.drained)
+                    self._log_now().warning("drained" if action.drained else "takes clients again")
         except BlurfleetError as error:
             self._log_now().error("not applied", reason=error.reason, error=error.message)
 

@@ -106,6 +106,8 @@ def _ready(view: ModelView, health: NodeHealth) -> Fact:
         return "Ready", "False", Reason.SERVER_NOT_READY, f"{served.engine.engine} is not READY"
     if not served.settled:
         return "Ready", "False", Reason.ALIAS_STALE, "gateways follow the routing file, the alias is behind"
+    if view.spec.drained:
+        return "Ready", "False", Reason.NODE_SUSPECT, "drained: FP32 fails golden frames here, other nodes answer"
     return "Ready", "True", Reason.SERVING, f"{served.engine.engine} answers at epoch {served.epoch}"
 
 

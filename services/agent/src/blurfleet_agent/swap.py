@@ -209,6 +209,18 @@ class Swapper:
                 self._replace_routing(alias, fresh)
                 self._served[alias] = fresh
 
+    def drained(self, alias: str) -> bool:
+        """Tell whether the gateways are told that `alias` wants no new clients; it survives swaps and restarts."""
+        route = self._table.models.get(alias)
+        return route is not None and route.drained
+
+    def drain(self, alias: str, *, drained: bool) -> None:
+        """Tell the gateways whether `alias` wants no new clients here; what is served stays. Raises NodeError."""
+        with self._lock:
+            known = self._table.models.get(alias)
+            if known is not None and known.drained is not drained:
+                self._write_routing(self._table.with_route(known.model_copy(update={"drained": drained})))
+
     def _follow(self, alias: str, *, hasty: bool) -> tuple[BlurfleetError | None, float]:
         """Bring the alias to what is routed by now; return what stopped it and when (perf_counter) it was READY.
 
@@ -264,6 +276,8 @@ class Swapper:
         route = Route(
             alias=alias, epoch=served.epoch, serving=served.role, primary=served.primary, fallback=served.fallback
         )
+        if known is not None:
+            route = route.model_copy(update={"drained": known.drained})
         if face is not None:
             source: Face | Route = face
         elif known is not None:
@@ -279,7 +293,9 @@ class Swapper:
         )
 
     def _replace_routing(self, alias: str, served: Served) -> None:
-        table = self._table.with_route(self._route(alias, served))
+        self._write_routing(self._table.with_route(self._route(alias, served)))
+
+    def _write_routing(self, table: RoutingTable) -> None:
         table = table.model_copy(update={"simulated": self._simulated})
         try:
             self._ballast.retry_when_full(lambda: write_routing(self._routing_file, table))

@@ -95,6 +95,7 @@ class ModelView:
     ready: frozenset[str] = frozenset()
     served: Served | None = None
     served_ref: EngineRef | None = None
+    drained: bool = False
     journal: AliasState = field(default_factory=AliasState)
     faults: Mapping[str, Fault] = field(default_factory=dict)
     golden: Mapping[tuple[str, str, Role], GoldenResult] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""Ready means: a real inference through the alias came back. Probes that come together share one."""
+"""Ready means: a real inference through the alias came back, and the node is not drained.
+
+Probes that come together share one inference.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from blurfleet.errors import EngineError
+from blurfleet.reasons import Reason
 from blurfleet_preprocess.dataplane import Gateway
 
 
@@ -23,8 +28,16 @@ class Readiness:
     def check(self) -> dict[str, Any]:
         """Return who serves: engine, epoch, and the epoch that the alias itself answered.
 
-        Raises EngineError, NodeError.
+        Raises EngineError (NodeSuspect where the node is drained: requests that come all the same are still answered),
+        NodeError.
         """
+        if self._gateway.snapshot().route.drained:
+            raise EngineError(
+                Reason.NODE_SUSPECT,
+                "drained: FP32 engines fail golden frames on this node, other nodes of its class answer",
+                where=self._gateway.alias,
+                fix="look at the device; a new attempt (`ops.retry`) proves it again",
+            )
         with self._lock:
             now = self._clock()
             if self._last is not None and now - self._last[0] < self._cache_s:
