@@ -17,6 +17,7 @@ from blurfleet.api.policy import PolicySpec
 from blurfleet.deadline import came_true
 from blurfleet.quality.rules import default_policy
 from blurfleet.reasons import Reason
+from blurfleet.serving.routing import read_routing
 from blurfleet_agent.aliases import Proof
 from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.decide import RunGolden
@@ -41,10 +42,11 @@ class Bench:
         self.steady = self.wall = START
         self.asked: list[tuple[str, float]] = []
         self.written: list[NodeEngineStatus] = []
+        self.routing = folder / "routing.json"
         journal = Journal(folder / "journal.bin")
         swapper = Swapper(
             journal=journal,
-            routing_file=folder / "routing.json",
+            routing_file=self.routing,
             flips=FlipsStandIn(),
             ballast=Ballast(folder / "ballast.bin"),
             simulated=True,
@@ -163,6 +165,17 @@ def test_a_bad_spec_does_not_switch_the_guard_off(bench: Bench) -> None:
     assert watched.primary == routed(OLD)
     assert (watched.attempt, watched.fallback_ready, len(watched.policy.rules) > 0) == ("a1", True, True)
     assert bench.said("Armed") == ("True", "Serving")
+
+
+def test_a_drain_goes_from_the_spec_to_the_routing_file_and_back(bench: Bench) -> None:
+    def routed_as_drained() -> bool:
+        return read_routing(bench.routing).models["bokeh"].drained
+
+    bench.model = bench.model.model_copy(update={"drained": True})
+    bench.turn_until(routed_as_drained)
+    bench.turn_until(lambda: bench.said("Ready") == ("False", "NodeSuspect"))
+    bench.model = bench.model.model_copy(update={"drained": False})
+    bench.turn_until(lambda: not routed_as_drained())
 
 
 def test_a_guard_whose_thread_has_ended_is_said(bench: Bench) -> None:

@@ -45,7 +45,11 @@ UNSEEN: dict[str, dict[Right, str]] = {
 def granted(api: KubeApi, account: str) -> set[Right]:
     """Return what the ClusterRole and the Role of `account` grant."""
     paths = (f"{ROLES}/clusterroles/{account}", f"{ROLES}/namespaces/{NAMESPACE}/roles/{account}")
-    rules = [rule for path in paths for rule in api.call("GET", path)["rules"]]
+    return rights([rule for path in paths for rule in api.call("GET", path)["rules"]])
+
+
+def rights(rules: list[dict[str, Any]]) -> set[Right]:
+    """Return what a role's rules grant, names of objects left aside."""
     return {Right(*one) for rule in rules for one in product(rule["apiGroups"], rule["resources"], rule["verbs"])}
 
 

@@ -1,10 +1,11 @@
 """Applies the CustomResourceDefinitions of this version: what the chart's upgrade hook runs.
 
-`python -m blurfleet_operator.definitions`, in a pod whose account may patch them.
+`python -m blurfleet_operator.definitions`, in a pod whose account may patch them, or by hand with `KUBECONFIG`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -30,9 +31,12 @@ def apply_definitions(api: client.ApiClient) -> list[str]:
 
 
 def main() -> int:
-    """Apply them with the pod's own account."""
+    """Apply them with the account of `KUBECONFIG` where that is set, else with the pod's own."""
     account: Any = config
-    account.load_incluster_config()
+    if os.environ.get("KUBECONFIG"):
+        account.load_kube_config()
+    else:
+        account.load_incluster_config()
     with client.ApiClient() as api:
         sys.stdout.write(yaml.safe_dump({"applied": apply_definitions(api)}))
     return 0
