@@ -1,7 +1,6 @@
-# syntax=docker/dockerfile:1
 # The operator, and what applies CRDs before an upgrade.
-# Built for the platform asked for, see images/README.md; give BASE by digest.
-ARG BASE=python:3.11-slim-bookworm
+# Built for the platform asked for, see images/README.md. BASE has no default: give a Python 3.11 by its digest.
+ARG BASE
 ARG TARGETPLATFORM
 
 FROM --platform=$TARGETPLATFORM ${BASE} AS build
@@ -24,4 +23,4 @@ FROM --platform=$TARGETPLATFORM ${BASE}
 COPY --from=build /opt/blurfleet /opt/blurfleet
 ENV PATH=/opt/blurfleet/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
-CMD ["kopf", "run", "-A", "--standalone", "-m", "blurfleet_operator.main", "--log-format=json"]
+CMD ["kopf", "run", "-A", "-m", "blurfleet_operator.main", "--log-format=json"]

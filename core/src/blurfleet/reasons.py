@@ -132,6 +132,11 @@ class Reason(StrEnum):
     STORE_UNREADABLE = "StoreUnreadable"
     STORE_UNWRITABLE = "StoreUnwritable"
     ACCEPTED = "Accepted"
+    # Operators beside each other
+    ACTING = "Acting"
+    STANDING_BY = "StandingBy"
+    HANDING_OVER = "HandingOver"
+    PRIORITY_SHARED = "PriorityShared"
     # Rollout
     WAVE_IN_PROGRESS = "WaveInProgress"
     WAITING_FOR_GATE = "WaitingForGate"

@@ -6,6 +6,7 @@ the writing to many nodes is spread over threads.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -14,15 +15,17 @@ from typing import Any
 
 import structlog
 
-from blurfleet.errors import BlurfleetError, StoreError
+from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.port import Ref
 from blurfleet_operator.decide.silence import doubted
+from blurfleet_operator.decide.standing import Standing
 from blurfleet_operator.inventory import register
 from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import WATCHED
 from blurfleet_operator.reconcile import Pass, reconcile
 from blurfleet_operator.settings import OperatorSettings
+from blurfleet_operator.standby import Gate
 
 FED = (*WATCHED, "QualityRun", "Node")
 _PASSES_IN_A_ROW = 8
@@ -41,6 +44,7 @@ class Loop:
         store: KubeStore,
         settings: OperatorSettings,
         metrics: LoopMetrics,
+        gate: Gate,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -48,6 +52,8 @@ class Loop:
         self._store = store
         self._s = settings
         self._metrics = metrics
+        self._gate = gate
+        self._standing: Standing | None = None
         self._clock = clock
         self._monotonic = monotonic
         self._wake = threading.Event()
@@ -70,6 +76,8 @@ class Loop:
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout=20.0)
+        with contextlib.suppress(BlurfleetError):
+            self._gate.release()  # else the Lease runs out by itself
 
     def saw(self, kind: str, change: str | None, body: Mapping[str, Any]) -> None:
         """Take one change from a watch: `change` is ADDED, MODIFIED, DELETED, or None at the first listing."""
@@ -82,16 +90,42 @@ class Loop:
         return self._monotonic() - self.turned > self._s.stale_after_s
 
     def _run(self) -> None:
-        wait = 0.0
+        due = 0.0
         while not self._stop.is_set():
-            self._wake.wait(timeout=wait)
-            self._wake.clear()
+            woken = self._wake.wait(timeout=max(0.0, min(due - self._monotonic(), self._gate.every_s)))
             began = self._monotonic()
-            wait = self._turn()
+            if not self._acts():
+                due = 0.0
+                self.turned = self._monotonic()
+                self._stop.wait(self._gate.every_s)
+                continue
+            if not woken and began < due:
+                self.turned = began
+                continue
+            self._wake.clear()
+            due = self._turn() + self._monotonic()
             took = self._monotonic() - began
             self.turned = self._monotonic()
             # A pass over a large fleet takes long while thousands of changes arrive: rest in proportion.
             self._stop.wait(min(_LONGEST_REST_S, max(self._s.gap_s, took / 2)))
+
+    def _acts(self) -> bool:
+        """Tell whether this operator acts now; one that begins to lists everything anew, as it saw nothing before."""
+        try:
+            standing = self._gate.look()
+        except StoreConflict:
+            return False  # another operator wrote in this moment; look again
+        except BlurfleetError as error:
+            self._metrics.away.inc()
+            _log.warning("peers cannot be asked", reason=error.reason.value, message=error.message, fix=error.fix)
+            return False
+        if standing != self._standing:
+            if standing.acts:
+                self._listed_at = -1e12
+            _log.info("operator", acts=standing.acts, reason=standing.reason.value, message=standing.message)
+            self._standing = standing
+        self._metrics.acting.set(standing.acts)
+        return standing.acts
 
     def _turn(self) -> float:
         """Turn once; return after how many seconds to turn again though nothing changes."""

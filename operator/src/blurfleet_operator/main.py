@@ -20,10 +20,11 @@ def run(settings: OperatorSettings, *, stop: threading.Event, ready: threading.E
     Call it on a thread of its own. Raises what ends kopf, such as a watch that is refused for good.
     """
     memo: Any = kopf.Memo(settings=settings)
+    identity: Any = settings.identity  # a NewType that kopf keeps to itself
     asyncio.run(
         kopf.operator(
             clusterwide=True,
-            standalone=True,
+            identity=identity,
             liveness_endpoint=f"http://{settings.health_address}/healthz" if settings.health_address else None,
             memo=memo,
             stop_flag=stop,

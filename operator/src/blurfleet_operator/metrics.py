@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 
 class LoopMetrics:
@@ -24,6 +24,7 @@ class LoopMetrics:
             ("device_type", "node", "model", "scope", "reason"),
             registry=registry,
         )
+        self.acting = Gauge("blurfleet_operator_acting", "1 while this operator acts, 0 in standby", registry=registry)
         self.away = Counter("blurfleet_operator_store_away", "Turns without an API server", registry=registry)
 
     def reverted(self, device_class: str, model: str, reason: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -51,5 +53,20 @@ class OperatorSettings(BaseSettings):
     stale_after_s: float = Field(default=60.0, gt=0, description="no turn for so long: not alive")
     writers: int = Field(default=8, ge=1, le=64, description="nodes that are told something at the same time")
     health_address: str = Field(default="127.0.0.1:8080", description="where liveness is asked, as /healthz")
+    priority: int | None = Field(
+        default=None,
+        description="rank among operators of the same `peering`; the highest acts. None: there is no other",
+    )
+    peering: str = Field(default="blurfleet-operator", description="the ClusterKopfPeering that operators meet in")
+    peering_lifetime_s: int = Field(
+        default=15,
+        ge=12,
+        description="after so long without a word an operator is taken for gone; kopf renews 5-10 s ahead",
+    )
+    identity: str = Field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        validation_alias=AliasChoices("BLURFLEET_IDENTITY", "POD_ID"),
+        description="its name among its peers; under `kopf run` set POD_ID, which kopf reads too",
+    )
     metrics_port: int = Field(default=9100, ge=0, le=65535, description="0 takes a free one")
     metrics_host: str = Field(default="127.0.0.1", description="where metrics are served")

@@ -17,6 +17,7 @@ from blurfleet.store.kubeclient import Access, KubeClient
 from blurfleet_operator.loop import Loop
 from blurfleet_operator.metrics import LoopMetrics, serve
 from blurfleet_operator.settings import OperatorSettings
+from blurfleet_operator.standby import Alone, FencedClient, HeldLease
 
 MANAGER = "blurfleet-operator"
 _PREFIX = f"operator.{GROUP}"
@@ -33,18 +34,27 @@ class EndlessBackOffs:
 @kopf.on.startup(id="start")
 async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     """Set kopf up and start the loop."""
-    configure(settings)
     chosen = getattr(memo, "settings", None) or OperatorSettings()
-    memo.client = KubeClient(Access(kubeconfig=chosen.kubeconfig), connections=2 * chosen.writers)
+    configure(settings, chosen)
+    access = Access(kubeconfig=chosen.kubeconfig)
+    memo.peer_client = KubeClient(access, connections=2)
+    gate = Alone() if chosen.priority is None else HeldLease(memo.peer_client, chosen)
+    memo.client = FencedClient(access, gate, connections=2 * chosen.writers)
     registry = CollectorRegistry()
     memo.metrics_port, memo.metrics_server = serve(registry, chosen.metrics_host, chosen.metrics_port)
     memo.store = KubeStore(memo.client, manager=MANAGER, once=("QualityRun", "EngineQuarantine"))
-    memo.loop = Loop(memo.store, chosen, LoopMetrics(registry))
+    memo.loop = Loop(memo.store, chosen, LoopMetrics(registry), gate)
     memo.loop.start()
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
+def configure(settings: kopf.OperatorSettings, chosen: OperatorSettings) -> None:
     """Set what kopf does by itself: it posts no chatter, persists under our prefix, and never gives up a watch."""
+    settings.peering.standalone = chosen.priority is None
+    if chosen.priority is not None:
+        settings.peering.mandatory = True
+        settings.peering.name = chosen.peering
+        settings.peering.priority = chosen.priority
+        settings.peering.lifetime = chosen.peering_lifetime_s
     settings.posting.level = logging.WARNING
     settings.networking.error_backoffs = EndlessBackOffs()
     settings.networking.connect_timeout = 10
@@ -85,5 +95,6 @@ async def end(memo: Any, **_: Any) -> None:
     """End the loop after its pass, then the connections."""
     await asyncio.to_thread(memo.loop.close)
     await asyncio.to_thread(memo.store.close)
+    await asyncio.to_thread(memo.peer_client.close)
     await asyncio.to_thread(memo.metrics_server.shutdown)
     memo.metrics_server.server_close()
