@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint fmt demo bench cluster-up cluster-down gen clean
+.PHONY: help setup test lint fmt demo bench cluster-up cluster-down gen images-check clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ gen: setup ## regenerate CRDs, deploy/ground.yaml, docs/api.md and the images' l
 	$(BIN)/python -m blurfleet.api.reference --out docs/api.md
 	$(BIN)/python -m blurfleet_cli.cluster.ground
 	$(BIN)/python images/lock.py
+
+images-check: setup ## dry-run what the images would install, for x86-64 and aarch64; asks the package index
+	$(BIN)/python images/check.py
 
 clean: ## remove what the targets made (the download cache stays)
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

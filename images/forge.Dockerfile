@@ -1,7 +1,6 @@
-# syntax=docker/dockerfile:1
 # The forge. On Jetson give a BASE that carries TensorRT's Python package.
-# Built for the platform asked for, see images/README.md; give BASE by digest.
-ARG BASE=python:3.11-slim-bookworm
+# Built for the platform asked for, see images/README.md. BASE has no default: give a Python 3.11 by its digest.
+ARG BASE
 ARG TARGETPLATFORM
 
 FROM --platform=$TARGETPLATFORM ${BASE} AS build

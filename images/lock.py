@@ -22,7 +22,7 @@ IMAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "operator": (("operator",), ()),
     "agent": (("agent",), ("click",)),
     "gateway": (("preprocess",), ("click", "psutil")),
-    "forge": (("forge",), ("click", "psutil")),
+    "forge": (("forge",), ("click", "psutil", "rich")),
 }
 BUILD = ("hatchling", "editables")
 
