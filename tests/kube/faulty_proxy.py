@@ -1,4 +1,7 @@
-"""A proxy before the API server that answers badly: with errors, conflicts, compacted histories, late or not at all."""
+"""A proxy before the API server that answers badly: with errors, conflicts, compacted histories, late or not at all.
+
+A compacted history is said in the stream (`gone`) or by the answer's status (`refused`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-FAULTS = ("storm", "conflicts", "gone", "slow", "cut")
+FAULTS = ("storm", "conflicts", "gone", "refused", "slow", "cut")
 _CHUNK = 1 << 16
 
 
@@ -43,7 +46,7 @@ class FaultyProxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def refusal(self, method: str, watch: bool) -> int:
+    def refusal(self, method: str, watch: bool, listing: bool) -> int:
         """Return the status to answer with instead of asking the server, 0 for none."""
         dice = self.random.random()
         code = 0
@@ -51,7 +54,7 @@ class FaultyProxy:
             code = 500
         elif self.fault == "conflicts" and method in ("PATCH", "PUT", "POST") and dice < 0.5:
             code = 409
-        elif self.fault == "gone" and watch and dice < 0.7:
+        elif (watch or (listing and self.fault == "refused")) and self.fault in ("gone", "refused") and dice < 0.6:
             code = 410
         elif self.fault == "slow":
             self.slowness.wait(0.3)
@@ -69,8 +72,8 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
         def _forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             watch = "watch=" in self.path
-            code = proxy.refusal(self.command, watch)
-            if code == 410:
+            code = proxy.refusal(self.command, watch, "limit=" in self.path)
+            if code == 410 and proxy.fault == "gone":
                 self._say_gone()
                 return
             if code:
@@ -113,7 +116,7 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             while data := answer.read1(_CHUNK):
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 self.wfile.flush()
-                if watch and proxy.fault in ("cut", "gone") and proxy.random.random() < 0.5:
+                if watch and proxy.fault in ("cut", "gone", "refused") and proxy.random.random() < 0.5:
                     self.close_connection = True  # in the middle of a stream, without its end
                     return
             self.wfile.write(b"0\r\n\r\n")

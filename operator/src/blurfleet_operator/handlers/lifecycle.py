@@ -16,6 +16,7 @@ from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
 from blurfleet_operator.loop import Loop
 from blurfleet_operator.metrics import LoopMetrics, serve
+from blurfleet_operator.session import session
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_operator.standby import Alone, FencedClient, HeldLease
 
@@ -68,18 +69,9 @@ def configure(settings: kopf.OperatorSettings, chosen: OperatorSettings) -> None
 
 
 @kopf.on.login(id="identity")
-async def identity(memo: Any, **_: Any) -> kopf.ConnectionInfo:
+async def identity(memo: Any, **_: Any) -> kopf.AiohttpSession:
     """Return who the operator is: the same account for kopf's watches and for the loop's writes."""
-    who = memo.client.identity()
-    return kopf.ConnectionInfo(
-        server=who.host,
-        ca_path=who.authority,
-        insecure=who.insecure,
-        scheme="Bearer" if who.token else None,
-        token=who.token,
-        certificate_path=who.certificate,
-        private_key_path=who.key,
-    )
+    return session(memo.client.identity())
 
 
 @kopf.on.probe(id="fresh")
