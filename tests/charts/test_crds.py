@@ -87,7 +87,17 @@ def test_named_lists_are_maps_under_their_name() -> None:
     assert keys("EngineRollout", ".status.conditions") == ["type"]
     assert keys("NodeEngine", ".spec.models") == ["name"]
     assert keys("NodeEngine", ".status.models") == ["name"]
-    assert keys("NodeEngine", ".status.models[].conditions") == ["type"]
+    assert keys("NodeEngine", ".status.conditions") == ["type"]
+
+
+def test_a_nodes_models_are_kept_whole_and_only_their_name_is_typed() -> None:
+    root = crd.definition(KINDS["NodeEngine"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for part in ("spec", "status"):
+        item = root["properties"][part]["properties"]["models"]["items"]
+        assert list(item["properties"]) == item["required"] == ["name"]
+        assert item["x-kubernetes-preserve-unknown-fields"] is True
+        assert item["x-kubernetes-map-type"] == "atomic"
+    assert "`spec.models[].policy.metrics[].limit`" in reference.page(), "the page still spells every field out"
 
 
 class _Union(Model):

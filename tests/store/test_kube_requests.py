@@ -63,10 +63,3 @@ def test_defaults_of_an_inlined_policy_are_not_sent() -> None:
 def test_the_server_fills_no_defaults_into_a_node() -> None:
     root = definition(KINDS["NodeEngine"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert '"default"' not in json.dumps(root)
-
-
-def test_engines_and_policies_of_a_node_are_owned_as_a_whole() -> None:
-    root = definition(KINDS["NodeEngine"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    fields = root["properties"]["spec"]["properties"]["models"]["items"]["properties"]
-    owned = {name for name, schema in fields.items() if schema.get("x-kubernetes-map-type") == "atomic"}
-    assert owned == {"primary", "fallback", "candidate", "oracle", "golden", "policy", "contract"}

@@ -27,7 +27,9 @@ from blurfleet_operator.reconcile import Pass, reconcile
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_operator.standby import Gate
 
-FED = (*WATCHED, "QualityRun", "Node")
+# What people write comes through kopf; NodeEngine, which a fleet writes, is followed by the store itself.
+FOLLOWED = "NodeEngine"
+FED = (*(kind for kind in WATCHED if kind != FOLLOWED), "QualityRun", "Node")
 _PASSES_IN_A_ROW = 8
 _LONGEST_REST_S = 1.0
 _AWAY_S = 1.0
@@ -69,6 +71,7 @@ class Loop:
     def start(self) -> None:
         """Begin to turn."""
         self._store.follow_leases(self._s.namespace)
+        self._store.follow(FOLLOWED, told=self._wake.set)
         self._thread.start()
 
     def close(self) -> None:

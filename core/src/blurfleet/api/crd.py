@@ -31,13 +31,17 @@ LIST_KEYS: dict[type[Model], str] = {
     Variant: "name",
     Wave: "name",
 }
-# NodeEngine inlines policies and contracts of up to 32 models: checked where people write them, only shaped here. It is
-# what a fleet writes most, and the server's work grows with the fields that it holds, so no default is filled in.
+# NodeEngine inlines policies and contracts of up to 32 models: checked where people write them, kept whole here. It is
+# what a fleet writes most, by programs alone, and the server's work grows with the fields that it types (ADR 8).
 _INLINED = frozenset({"NodeEngine"})
+_OPAQUE: frozenset[type[Model]] = frozenset({NodeModel, ModelStatus})
 
 
-def definition(kind: Kind) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of `kind` as it is applied. Raises InvalidSpec for an inexpressible field."""
+def definition(kind: Kind, *, opaque: bool = True) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of `kind` as it is applied. Raises InvalidSpec for an inexpressible field.
+
+    Without `opaque` every field is spelled out, for a page that people read.
+    """
     singular = kind.name.lower()
     names = {"kind": kind.name, "listKind": f"{kind.name}List", "plural": kind.plural, "singular": singular}
     version = {
@@ -46,7 +50,7 @@ def definition(kind: Kind) -> dict[str, Any]:
         "storage": True,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [_column(c) for c in COLUMNS[kind.name]],
-        "schema": {"openAPIV3Schema": _root(kind)},
+        "schema": {"openAPIV3Schema": _root(kind, opaque=opaque)},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -61,10 +65,11 @@ def definition(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _root(kind: Kind) -> Schema:
+def _root(kind: Kind, *, opaque: bool) -> Schema:
     bare = kind.name in _INLINED
-    given = Dialect(defaults=not bare, sentences=not bare, keys=LIST_KEYS, atomic=bare)
-    found = Dialect(defaults=False, sentences=False, keys=LIST_KEYS, atomic=bare, floats=True)
+    whole = _OPAQUE if bare and opaque else frozenset()
+    given = Dialect(defaults=not bare, sentences=not bare, keys=LIST_KEYS, atomic=bare, opaque=whole)
+    found = Dialect(defaults=False, sentences=False, keys=LIST_KEYS, atomic=bare, floats=True, opaque=whole)
     wish, seen = object_schema(kind.spec, given), object_schema(kind.status, found)
     root: Schema = {
         "type": "object",

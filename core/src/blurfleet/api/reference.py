@@ -1,4 +1,4 @@
-"""`docs/api.md`: every field of the seven kinds, from the same schema that the API server enforces.
+"""`docs/api.md`: every field of the seven kinds, from the models that the API server's schema is made of.
 
 `python -m blurfleet.api.reference --out docs/api.md` writes it; `make gen` does it with the rest.
 """
@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def _section(kind: Kind) -> str:
-    root = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    root = definition(kind, opaque=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     facts = ["one per namespace and name" if kind.namespaced else "one per name in the cluster"]
     facts += ["immutable: another spec is another object"] if kind.immutable else []
     columns = ", ".join(f"{c.name}{' (wide)' if c.wide else ''}" for c in COLUMNS[kind.name])

@@ -49,6 +49,7 @@ class Dialect:
     rules with a message; off where lists nest so deep that the rules would exceed the cost budget.
     `keys`: item model -> the field that makes a list of it a map. `atomic`: an object in a field has one writer, who
     writes it as a whole, so that the server need not keep who wrote each field. `floats` are for what was observed.
+    Of an `opaque` item only its key is typed: the rest is kept as written, whole, and checked by who reads it.
     """
 
     defaults: bool
@@ -56,6 +57,7 @@ class Dialect:
     keys: Mapping[type[Model], str]
     atomic: bool = False
     floats: bool = False
+    opaque: frozenset[type[Model]] = frozenset()
 
 
 def object_schema(model: type[Model], dialect: Dialect) -> Schema:
@@ -67,8 +69,22 @@ def object_schema(model: type[Model], dialect: Dialect) -> Schema:
         if field.is_required():
             required.append(alias)
     schema: Schema = {"type": "object", "description": _told(model.__doc__ or model.__name__)}
+    if model in dialect.opaque:
+        return _opaque(schema, properties, dialect.keys[model])
     schema["properties"] = properties
     return {**schema, "required": required} if required else schema
+
+
+def _opaque(schema: Schema, properties: Mapping[str, Schema], key: str) -> Schema:
+    fields = ", ".join(properties)
+    return {
+        **schema,
+        "description": f"{schema['description']} Fields: {fields}; see docs/api.md.",
+        "required": [key],
+        "properties": {key: properties[key]},
+        "x-kubernetes-preserve-unknown-fields": True,
+        "x-kubernetes-map-type": "atomic",
+    }
 
 
 def _field(field: FieldInfo, dialect: Dialect, where: str) -> Schema:

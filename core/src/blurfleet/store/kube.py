@@ -167,10 +167,10 @@ class KubeStore:
 
     # What only this store can do.
 
-    def follow(self, kind: str) -> None:
-        """Keep a copy of a kind by a watch of its own."""
+    def follow(self, kind: str, told: Callable[[], None] = lambda: None) -> None:
+        """Keep a copy of a kind by a watch of its own; `told` is called, on any thread, after every change."""
         name = self._node if kind == "NodeEngine" else ""
-        self._start(kind, ask.collection(kind, name=name), parse_served)
+        self._start(kind, ask.collection(kind, name=name), parse_served, told)
 
     def follow_leases(self, namespace: str) -> None:
         """Follow the agents' Leases: a node's heartbeat is then the newer of its status's and its Lease's."""
@@ -219,11 +219,21 @@ class KubeStore:
         """Renew the Lease of `node`. Raises StoreError."""
         self._client.send(ask.beating(node, namespace, now, every_s=every_s))
 
-    def _start(self, kind: str, what: ask.Collection, parse: Callable[[Mapping[str, Any]], Any]) -> None:
+    def _start(
+        self,
+        kind: str,
+        what: ask.Collection,
+        parse: Callable[[Mapping[str, Any]], Any],
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        def changed() -> None:
+            self._touch(kind)
+            told()
+
         with self._opening:
             if kind in self._mirrors:
                 return
-            mirror = Mirror(parse, lambda: self._touch(kind))
+            mirror = Mirror(parse, changed)
             self._reflectors[kind] = Reflector(self._client, what, mirror)
             self._mirrors[kind] = mirror
             self._reflectors[kind].start()

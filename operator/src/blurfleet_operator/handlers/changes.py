@@ -1,4 +1,7 @@
-"""One handler a kind: every change of every watched object wakes the loop."""
+"""One handler a kind: every change of every watched object wakes the loop.
+
+NodeEngines are followed by the store itself (ADR 8): a fleet writes thousands of them at once.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,6 @@ from blurfleet.api.base import GROUP, VERSION
 async def rollout_changed(event: Any, memo: Any, **_: Any) -> None:
     """Take a change of an EngineRollout."""
     memo.loop.saw("EngineRollout", event["type"], event["object"])
-
-
-@kopf.on.event(GROUP, VERSION, "nodeengines", id="node-engine-changed")
-async def node_engine_changed(event: Any, memo: Any, **_: Any) -> None:
-    """Take a change of a NodeEngine."""
-    memo.loop.saw("NodeEngine", event["type"], event["object"])
 
 
 @kopf.on.event(GROUP, VERSION, "enginesets", id="engine-set-changed")
