@@ -117,5 +117,20 @@ def join(plane: ControlPlane, api: KubeApi, tmp_path: Path, space: str) -> Itera
 
     yield make
     for node in made:
+        node.stop()
+    for node in made:
         node.close()
         api.delete({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name}})
+
+
+@pytest.fixture
+def started(fleet: Fleet, operator: OperatorProcess, join: Callable[..., ScriptedNode]) -> dict[str, ScriptedNode]:
+    """Two a100 nodes on which set `good` is promoted."""
+    nodes = {n: join(n) for n in ("a", "b")}
+    fleet.ground()
+    fleet.set("good", "good")
+    fleet.rollout("good")
+    fleet.wait_promoted("bokeh", "good")
+    for name in nodes:
+        fleet.wait_serving(name, "good")
+    return nodes

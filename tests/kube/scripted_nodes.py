@@ -34,8 +34,12 @@ class ScriptedNode:
         self._thread.start()
         return self
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Say that it ends; `close` waits for it."""
         self._stop.set()
+
+    def close(self) -> None:
+        self.stop()
         self._thread.join(10)
         self.store.close()
 

@@ -17,19 +17,6 @@ from blurfleet.store.port import Ref
 Join = Callable[..., ScriptedNode]
 
 
-@pytest.fixture
-def started(fleet: Fleet, operator: OperatorProcess, join: Join) -> dict[str, ScriptedNode]:
-    """Two a100 nodes on which set `good` is promoted."""
-    nodes = {n: join(n) for n in ("a", "b")}
-    fleet.ground()
-    fleet.set("good", "good")
-    fleet.rollout("good")
-    fleet.wait_promoted("bokeh", "good")
-    for name in nodes:
-        fleet.wait_serving(name, "good")
-    return nodes
-
-
 def test_the_examples_are_promoted_on_two_nodes_with_events_and_columns(
     fleet: Fleet, operator: OperatorProcess, join: Join
 ) -> None:
@@ -98,68 +85,6 @@ def test_one_trip_is_the_node_s_own_and_the_second_one_reverts_the_class(
     runs = [r.spec for r in fleet.store.objects("QualityRun") if r.meta.namespace == fleet.space]
     live = {(r.node, r.verdict, r.reason) for r in runs if r.stage == "Live"}
     assert live == {(f"{fleet.space}-{n}", "Fail", "DEERExceeded") for n in started}
-
-
-@pytest.mark.parametrize("phase", ["while proving", "at a gate", "while soaking", "after promotion"])
-def test_a_killed_operator_goes_on_where_it_was_and_repeats_nothing(
-    phase: str, fleet: Fleet, started: dict[str, ScriptedNode], operator: OperatorProcess
-) -> None:
-    new = fleet.digest("next-a100")
-    fleet.set("next", "next")
-    waves = [{"name": "one", "nodes": [f"{fleet.space}-a"], "gate": "Manual"}, {"name": "all", "percent": 100}]
-    if phase == "while soaking":
-        waves[0] |= {"gate": "Auto", "soak": "8s"}
-    if phase == "while proving":
-        started["a"].script.undecided.add(new)
-    fleet.change(engineSet="next", waves=waves)
-    if phase == "while proving":
-        fleet.wait_phase("Holding", "HoldNoData")
-    elif phase == "while soaking":
-        fleet.wait_phase("Progressing", "WaitingForSoak")
-    else:
-        fleet.wait_phase("Holding", "WaitingForGate")
-    if phase == "after promotion":
-        fleet.change(ops={"promote": "go"})
-        fleet.wait_promoted("bokeh", "next")
-    operator.kill()
-    started["a"].script.undecided.clear()
-    operator.start()
-    if phase in ("while proving", "at a gate"):
-        fleet.wait_phase("Holding", "WaitingForGate")
-        fleet.change(ops={"promote": "go"})
-    fleet.wait_promoted("bokeh", "next")
-    for name, node in started.items():
-        fleet.wait_serving(name, "next")
-        assert node.served[-1] == new
-        assert node.served.count(new) == 1
-    said = fleet.said()
-    assert len(said) == len(set(said))
-    assert sum(r == "Promoted" for r, m in said if "next" in m) == 1
-
-
-@pytest.mark.parametrize("phase", ["while proving", "at a gate", "while soaking", "after promotion"])
-def test_abort_goes_back_from_every_phase(phase: str, fleet: Fleet, started: dict[str, ScriptedNode]) -> None:
-    fleet.set("next", "next")
-    waves = [{"name": "all", "percent": 100, "gate": "Manual"}]
-    if phase == "while soaking":
-        waves[0] |= {"gate": "Auto", "soak": "1h"}
-    if phase == "while proving":
-        for node in started.values():
-            node.script.undecided.add(fleet.digest("next-a100"))
-    fleet.change(engineSet="next", waves=waves)
-    wanted = {
-        "while proving": ("Holding", "HoldNoData"),
-        "while soaking": ("Progressing", "WaitingForSoak"),
-    }.get(phase, ("Holding", "WaitingForGate"))
-    fleet.wait_phase(*wanted)
-    if phase == "after promotion":
-        fleet.change(ops={"promote": "go"})
-        fleet.wait_promoted("bokeh", "next")
-    fleet.change(ops={"abort": "stop"})
-    fleet.wait_phase("Aborted")
-    for name in started:
-        fleet.wait_serving(name, "good")
-    assert [m for r, m in fleet.said() if r == "Aborted" and "stop" in m] == ["abort stop: back to the known-good set"]
 
 
 def test_silent_metrics_hold_and_never_revert(fleet: Fleet, started: dict[str, ScriptedNode]) -> None:

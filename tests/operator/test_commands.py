@@ -110,6 +110,38 @@ def test_an_abort_acts_once_and_a_removed_token_does_nothing(fleet: Fleet) -> No
     assert fleet.reasons().count("Aborted") == 1
 
 
+def test_an_abort_of_a_set_that_has_not_begun_takes_nothing_off_the_nodes(fleet: Fleet) -> None:
+    fleet.promote("mixed")
+    fleet.change(engine_set="typo")
+    fleet.tick()
+    fleet.ops(abort="now")
+    fleet.tick(3)
+    assert set(fleet.all_serve().values()) == {"mixed/Primary"}
+    assert (fleet.status().acted.abort, fleet.status().phase) == ("now", "Stalled")
+    assert fleet.status().last_known_good == "mixed"
+
+
+def test_an_abort_of_a_class_that_goes_back_already_leaves_the_reason_it_went_back_for(fleet: Fleet) -> None:
+    fleet.script = Script(golden={("*", digest(f"mixed-{c}")): "oracle passes" for c in ("a100", "jetson-orin")})
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: fleet.status().phase == "RolledBack")
+    fleet.ops(abort="now")
+    fleet.tick(3)
+    assert (fleet.status().phase, fleet.status().acted.abort) == ("RolledBack", "now")
+    assert "Aborted" not in fleet.reasons()
+    assert set(fleet.all_serve().values()) == {"fp32/Primary"}
+
+
+def test_an_abort_after_all_sets_were_deleted_leaves_every_node_serving(fleet: Fleet) -> None:
+    fleet.promote("mixed")
+    for name in ("fp32", "mixed"):
+        fleet.store.delete(Ref(kind="EngineSet", name=name, namespace="default"))
+    fleet.ops(abort="now")
+    fleet.tick(3)
+    assert all(fleet.spec(n).primary is not None for n in NODES)
+    assert len(fleet.all_serve()) == len(NODES)
+
+
 def test_an_aborted_set_is_not_tried_again_without_a_retry(fleet: Fleet) -> None:
     loading(fleet)
     fleet.ops(abort="now")

@@ -29,11 +29,17 @@ PLATFORMS = {"a100": ("linux-x86_64", 80, "10.13.3.9"), "jetson-orin": ("linux-a
 
 @dataclass
 class Script:
-    """What happens to which digest: fails golden, stays undecided in shadow, trips live. It may change on the way."""
+    """What happens to which digest: fails golden, stays undecided in shadow, trips live. It may change on the way.
+
+    Digests in `staging` are staged and never done; a node that `stays` serves on what it serves, whatever it is told.
+    `capabilities` is what the node says that it can do; absent: all that this version knows.
+    """
 
     golden_fails: set[str] = field(default_factory=set)
     undecided: set[str] = field(default_factory=set)
     trips: set[str] = field(default_factory=set)
+    staging: set[str] = field(default_factory=set)
+    stays: bool = False
     silent: bool = False
 
 
@@ -70,7 +76,8 @@ def _model(want: NodeModel, old: ModelStatus, spec: NodeEngineSpec, script: Scri
     if engine is not None and (latched or engine.digest in spec.quarantined):
         engine, role = want.fallback, "Fallback"
     serving = old.serving
-    if engine is not None and (serving is None or (serving.digest, serving.role) != (engine.digest, role)):
+    moves = serving is None or not script.stays
+    if engine is not None and moves and (serving is None or (serving.digest, serving.role) != (engine.digest, role)):
         serving = Serving(
             digest=engine.digest,
             engine=engine_name(want.name, engine.digest),
@@ -111,6 +118,8 @@ def _candidate(want: NodeModel, script: Script) -> CandidateStatus | None:
     if given is None:
         return None
     base = CandidateStatus(digest=given.digest, set=given.set, attempt=want.attempt, phase="Golden", reason="Staging")
+    if given.digest in script.staging:
+        return base.model_copy(update={"phase": "Staging"})
     if given.digest in script.golden_fails:
         figure = Figure(metric="MaxAbsError", value="0.17", limit="0.0035", verdict="Fail")
         why = {"phase": "GoldenFailed", "reason": Reason.MAX_ABS_ERROR_EXCEEDED.value, "oracle_passed": True}

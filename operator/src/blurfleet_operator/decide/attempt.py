@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blurfleet.api.base import seconds
 from blurfleet.api.meta import timestamp
-from blurfleet.api.rollout import KnownGood, Ops, RolloutStatus
+from blurfleet.api.rollout import KnownGood, Ops, RolloutSpec, RolloutStatus
 from blurfleet_operator.decide.choice import known_good_for
 from blurfleet_operator.decide.observation import NodeView, Observation, instant
 
@@ -20,6 +20,18 @@ def starting(obs: Observation) -> bool:
     """Tell whether the spec asks for an attempt that has not begun: another set, or a new retry token."""
     spec, status = obs.rollout.spec, obs.rollout.status
     return status.set != spec.engine_set or is_new(spec.ops.retry, status.acted.retry)
+
+
+def not_begun(status: RolloutStatus, spec: RolloutSpec) -> bool:
+    """Tell whether the set that is asked for has no attempt and the one before it is over: nothing is to be undone."""
+    return status.set != spec.engine_set and (not status.set or status.outcome == "Promoted")
+
+
+def gone_back(status: RolloutStatus, classes: tuple[str, ...]) -> bool:
+    """Tell whether every class already went back, or was told to: an abort can add nothing to that."""
+    if status.outcome == "RolledBack":
+        return set(classes) <= set(status.reverted_classes)
+    return status.outcome == "Aborted"
 
 
 def begin(obs: Observation, selected: tuple[NodeView, ...], now: float) -> RolloutStatus:

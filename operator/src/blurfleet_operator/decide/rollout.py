@@ -135,13 +135,18 @@ def _abort(step: Step) -> Step:
     token = step.obs.rollout.spec.ops.abort
     if not attempt.is_new(token, step.status.acted.abort):
         return step
-    good = attempt.given_up(step.status, tuple({n.device_class for n in step.selected}))
+    step = _with(step, acted=attempt.obeyed(step.status.acted, abort=token))
+    classes = tuple(sorted({n.device_class for n in step.selected}))
+    if attempt.gone_back(step.status, classes):
+        return step
+    if attempt.not_begun(step.status, step.obs.rollout.spec):
+        words = f"abort {token}: set {step.obs.rollout.spec.engine_set} has not begun, so that nothing goes back"
+        return _with(step, say=Said(reason=Reason.ABORTED, message=words))
     return _with(
         step,
         outcome="Aborted",
         progress_at=timestamp(step.now),
-        acted=attempt.obeyed(step.status.acted, abort=token),
-        known_good=good,
+        known_good=attempt.given_up(step.status, classes),
         say=Said(reason=Reason.ABORTED, message=f"abort {token}: back to the known-good set", type="Warning"),
     )
 
