@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 KNOWN = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "CMD"}
 PYTHON = "3.11"
 # What wheels for the arm64 base may be tagged with: Debian 12 has glibc 2.36.
-AARCH64 = tuple(f"manylinux_2_{minor}_aarch64" for minor in (34, 31, 28, 27, 26, 17))
+AARCH64 = [f"manylinux_2_{minor}_aarch64" for minor in range(36, 16, -1)] + ["manylinux2014_aarch64"]
 
 
 class Instruction(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from pathlib import Path
 from typing import Any
 
 import helm_python
@@ -12,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart
+from tests.charts.rendering import CHART, ROOT, of, pods, render
 
 from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet_agent.settings import AgentSettings
@@ -20,25 +20,9 @@ from blurfleet_cli.commands.forge import build
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_preprocess.settings import GatewaySettings
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts/blurfleet"
 FORGE = {"forge": {"enabled": True, "class": "jetson-orin", "output": "s3://engines/bokeh"}}
 MONITORED = {"monitoring": {"podMonitor": True, "prometheusRule": True, "labels": {"release": "prometheus"}}}
 ALL: dict[str, Any] = {**FORGE, **MONITORED, "policies": {"rolloutNamespaces": ["blur"]}}
-
-
-def render(values: dict[str, Any] | None = None, *, upgrade: bool = False) -> list[dict[str, Any]]:
-    chart = Chart.load(CHART)
-    parts = chart.render(values or {}, name="blurfleet", namespace="blurfleet-system", is_upgrade=upgrade)
-    return [b for name, text in parts.items() if name.endswith(".yaml") for b in yaml.safe_load_all(text) if b]
-
-
-def of(kind: str, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [b for b in bodies if b["kind"] == kind]
-
-
-def pods(bodies: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    return [(b["metadata"]["name"], b["spec"]["template"]["spec"]) for b in bodies if "template" in b.get("spec", {})]
 
 
 def test_chart_lints_strictly() -> None:
@@ -72,35 +56,7 @@ def test_each_class_has_triton_alone_that_only_a_person_restarts_and_an_agent_be
         assert body["spec"]["updateStrategy"]["type"] == ("OnDelete" if "triton" in name else "RollingUpdate")
 
 
-def test_what_serves_stays_when_the_chart_goes() -> None:
-    bodies = [b for kind in ("DaemonSet", "Service", "Secret") for b in of(kind, render())]
-    assert bodies
-    assert all(b["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for b in bodies)
-    accounts = {b["metadata"]["name"] for b in of("ServiceAccount", render()) if _kept(b)}
-    assert accounts == {"blurfleet-agent", "blurfleet-triton"}
-    roles = [b for k in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding") for b in of(k, render())]
-    assert all(_kept(b) for b in roles if b["metadata"]["name"] == "blurfleet-agent")
-
-
-def _kept(body: dict[str, Any]) -> bool:
-    return bool(body["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep")
-
-
-def test_every_container_is_unprivileged() -> None:
-    for name, pod in pods(render(ALL, upgrade=True)):
-        assert pod["securityContext"]["runAsNonRoot"] is True, name
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        for container in pod["containers"]:
-            context = container["securityContext"]
-            assert context["allowPrivilegeEscalation"] is False, name
-            assert context["readOnlyRootFilesystem"] is True, name
-            assert context["capabilities"] == {"drop": ["ALL"]}, name
-            assert container["resources"]["limits"]["memory"], name
-
-
-def test_only_the_folder_s_preparation_is_root_and_it_can_be_turned_off() -> None:
-    roots = {c["name"] for _, pod in pods(render()) for c in pod.get("initContainers", ())}
-    assert roots == {"prepare-folder"}
+def test_the_folder_s_preparation_can_be_turned_off() -> None:
     off = pods(render({"nodeFolder": {"prepare": False}}))
     assert not any(pod.get("initContainers") for _, pod in off)
 
@@ -121,12 +77,6 @@ def test_triton_reads_the_node_folder_and_its_repository_api_needs_the_key() -> 
             assert any("grpc-restricted-protocol=model-repository" in a for a in container["args"])
             assert any("http-restricted-api=model-repository" in a for a in container["args"])
             assert container["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "blurfleet-triton-key"
-
-
-def test_traffic_stays_on_its_node() -> None:
-    services = of("Service", render())
-    assert {s["metadata"]["name"] for s in services} == {"blurfleet", "blurfleet-triton"}
-    assert all(s["spec"]["internalTrafficPolicy"] == "Local" for s in services)
 
 
 def test_engines_are_built_on_a_node_of_their_class() -> None:
@@ -176,7 +126,7 @@ def test_an_image_is_named_by_digest_where_one_is_given() -> None:
 
 
 def test_roles_of_components_name_what_they_may_do() -> None:
-    roles = [b for kind in ("ClusterRole", "Role") for b in of(kind, render(upgrade=True))]
+    roles = [b for kind in ("ClusterRole", "Role") for b in of(kind, render())]
     components = {"blurfleet-operator", "blurfleet-agent", "blurfleet-crds"}
     rules = [(b["metadata"]["name"], r) for b in roles if b["metadata"]["name"] in components for r in b["rules"]]
     assert {name for name, _ in rules} == components

@@ -37,12 +37,12 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- define "blurfleet.prepareFolder" -}}
-{{- if .Values.nodeFolder.prepare }}
+{{- if .root.Values.nodeFolder.prepare }}
 initContainers:
   - name: prepare-folder
-    image: {{ include "blurfleet.image" .Values.images.agent | quote }}
-    imagePullPolicy: {{ .Values.images.pullPolicy }}
-    command: [install, -d, -m, "0750", -o, {{ .Values.user | quote }}, -g, {{ .Values.user | quote }}, /node, /node/models]
+    image: {{ include "blurfleet.image" .image | quote }}
+    imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+    command: [install, -d, -m, "0750", -o, {{ .root.Values.user | quote }}, -g, {{ .root.Values.user | quote }}, /node, /node/models]
     securityContext:
       runAsNonRoot: false
       runAsUser: 0
@@ -50,6 +50,9 @@ initContainers:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
       capabilities: {drop: [ALL], add: [CHOWN, FOWNER, DAC_OVERRIDE]}
+    resources:
+      limits: {memory: 64Mi}
+      requests: {cpu: 10m, memory: 16Mi}
     volumeMounts:
       - {name: node, mountPath: /node}
 {{- end }}
