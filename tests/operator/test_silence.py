@@ -39,12 +39,16 @@ def test_is_left_alone(age: float | None, connected: str) -> None:
     assert doubted(node(age, connected), NOW) is None
 
 
-def test_a_silent_node_has_no_condition_left_that_claims_anything() -> None:
+def test_a_silent_node_has_no_condition_left_that_claims_anything_and_nothing_else_is_touched() -> None:
     found = doubted(node(90.1), NOW)
-    assert found is not None
-    said = [*found.conditions, *found.models[0].conditions]
-    assert {(c.status, c.reason, c.last_transition_time) for c in said} == {
-        ("Unknown", Reason.STALE_HEARTBEAT, timestamp(NOW))
+    said = {
+        "status": "Unknown",
+        "reason": "StaleHeartbeat",
+        "message": f"not heard from since {timestamp(NOW - 90.1)}",
+        "lastTransitionTime": timestamp(NOW),
     }
-    assert (found.connected, found.armed, found.fallback) == ("Unknown", "Unknown", "Unknown")
-    assert (found.models[0].trips, found.active, found.heartbeat) == (3, "one@abc", timestamp(NOW - 90.1))
+    assert found == {
+        **{f"/status/{name}": "Unknown" for name in ("connected", "armed", "fallback")},
+        **{f"/status/conditions/0/{name}": value for name, value in said.items()},
+        **{f"/status/models/0/conditions/0/{name}": value for name, value in said.items()},
+    }

@@ -17,7 +17,6 @@ import structlog
 
 from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
 from blurfleet.store.kube import KubeStore
-from blurfleet.store.port import Ref
 from blurfleet_operator.decide.silence import doubted
 from blurfleet_operator.decide.standing import Standing
 from blurfleet_operator.inventory import register
@@ -178,17 +177,17 @@ class Loop:
         """Say of nodes that are not heard from that nothing is known: their agents cannot."""
         now = self._clock()
         for node in self._store.objects("NodeEngine"):
-            status = doubted(node, now)
-            if status is None:
+            changes = doubted(node, now)
+            if changes is None:
                 continue
             try:
-                self._store.write_status(Ref(kind=node.kind, name=node.meta.name), status)
+                self._store.amend_status(node, changes)
             except BlurfleetError as error:
                 self._metrics.failures.inc()
                 self._refused = True
                 _log.warning("node not marked", node=node.meta.name, error=str(error))
                 continue
-            _log.warning("node is silent", node=node.meta.name, heartbeat=status.heartbeat)
+            _log.warning("node is silent", node=node.meta.name)
 
     def _settle(self) -> Pass:
         for _ in range(_PASSES_IN_A_ROW):

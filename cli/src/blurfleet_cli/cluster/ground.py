@@ -22,7 +22,15 @@ from blurfleet_cli.cluster.kubeapi import KubeApi
 
 CHART = Path("charts/blurfleet")
 GROUND = Path("deploy/ground.yaml")
-_TEMPLATES = ("rbac-operator", "rbac-agent", "rbac-people", "policy-quarantine", "policy-agents", "policy-rollouts")
+_TEMPLATES = (
+    "rbac-operator",
+    "rbac-agent",
+    "rbac-people",
+    "policy-quarantine",
+    "policy-agents",
+    "policy-operator",
+    "policy-rollouts",
+)
 _HEAD = (
     "# Rendered from charts/blurfleet by `make gen`: namespace, accounts, roles and policies, for use without Helm.\n"
 )

@@ -122,6 +122,17 @@ class KubeStore:
         if ref.kind in self._mirrors:
             self._mirrors[ref.kind].take("MODIFIED", body)
 
+    def amend_status(self, resource: Resource, changes: Mapping[str, Any]) -> None:
+        """Set single values in the status that another writes, by JSON pointer (`/status/armed`).
+
+        Raises InvalidSpec where `resource` was written since it was read, AdmissionRefused, and StoreError.
+        """
+        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        self._wrote(
+            ref.kind,
+            self._client.send(ask.amending_status(ref, resource.meta.resource_version, changes, self._manager)),
+        )
+
     def delete(self, ref: Ref) -> bool:
         """Delete the object; tell whether it existed."""
         try:

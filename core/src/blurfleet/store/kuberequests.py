@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +128,14 @@ def replacing_status(ref: Ref, status: Model, manager: str) -> Request:
     writes; the status has one writer, so it is put in place as a whole.
     """
     body = [{"op": "add", "path": "/status", "value": _said(ref.kind, status)}]
+    query = (("fieldManager", manager),)
+    return Request(method="PATCH", path=path_of(ref, "status"), query=query, body=body, content=JSON_PATCH)
+
+
+def amending_status(ref: Ref, version: str, changes: Mapping[str, Any], manager: str) -> Request:
+    """Return the replacement of single values in the status, by JSON pointer, unless somebody wrote since `version`."""
+    body = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}]
+    body += [{"op": "add", "path": path, "value": value} for path, value in changes.items()]
     query = (("fieldManager", manager),)
     return Request(method="PATCH", path=path_of(ref, "status"), query=query, body=body, content=JSON_PATCH)
 

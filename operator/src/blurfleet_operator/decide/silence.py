@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from blurfleet.api.kinds import Resource
-from blurfleet.api.meta import Condition, set_condition
+from blurfleet.api.meta import Condition, timestamp
 from blurfleet.api.nodeengine import NodeEngineStatus
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.observation import HEARTBEAT_LIMIT_S, instant
@@ -11,11 +13,12 @@ from blurfleet_operator.decide.observation import HEARTBEAT_LIMIT_S, instant
 UNKNOWN = "Unknown"
 
 
-def doubted(node: Resource, now: float) -> NodeEngineStatus | None:
-    """Return the status of a NodeEngine with every condition Unknown, None where it was heard from or says so already.
+def doubted(node: Resource, now: float) -> dict[str, Any] | None:
+    """Return what to set in a NodeEngine's status, by JSON pointer, so that it claims nothing any more.
 
-    What it serves, its trips and its facts stay as last reported: they are history, not claims. `now` is in seconds
-    since the epoch.
+    None where the node was heard from or is marked already. Only conditions and what is printed of them: what it
+    serves, its trips and its facts stay as last reported, as they are history and no claims. `now` is in seconds since
+    the epoch.
     """
     status = node.status
     assert isinstance(status, NodeEngineStatus)
@@ -23,20 +26,18 @@ def doubted(node: Resource, now: float) -> NodeEngineStatus | None:
     if beat is None or now - beat <= HEARTBEAT_LIMIT_S or status.connected == UNKNOWN:
         return None
     words = f"not heard from since {status.heartbeat}"
-    models = tuple(m.model_copy(update={"conditions": _doubt(m.conditions, words, now)}) for m in status.models)
-    return status.model_copy(
-        update={
-            "models": models,
-            "conditions": _doubt(status.conditions, words, now),
-            "connected": UNKNOWN,
-            "armed": UNKNOWN,
-            "fallback": UNKNOWN,
-        }
-    )
+    changes: dict[str, Any] = {f"/status/{name}": UNKNOWN for name in ("connected", "armed", "fallback")}
+    changes |= _doubt("/status/conditions", status.conditions, words, now)
+    for index, model in enumerate(status.models):
+        changes |= _doubt(f"/status/models/{index}/conditions", model.conditions, words, now)
+    return changes
 
 
-def _doubt(conditions: tuple[Condition, ...], words: str, now: float) -> tuple[Condition, ...]:
-    for old in conditions:
-        new = old.model_copy(update={"status": UNKNOWN, "reason": Reason.STALE_HEARTBEAT, "message": words})
-        conditions = set_condition(conditions, new, now)
-    return conditions
+def _doubt(path: str, conditions: tuple[Condition, ...], words: str, now: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for index, old in enumerate(conditions):
+        doubt = {"status": UNKNOWN, "reason": Reason.STALE_HEARTBEAT.value, "message": words}
+        if old.status != UNKNOWN:
+            doubt["lastTransitionTime"] = timestamp(now)
+        found |= {f"{path}/{index}/{name}": value for name, value in doubt.items()}
+    return found
