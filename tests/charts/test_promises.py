@@ -155,7 +155,7 @@ def test_triton_is_reached_by_agents_alone_save_its_figures() -> None:
     assert door["from"] == [{"namespaceSelector": {"matchLabels": {"blur": "yes"}}}]
 
 
-@pytest.mark.parametrize("component", ["triton", "agent", "operator"])
+@pytest.mark.parametrize("component", ["triton", "agent", "operator", "operator-standby"])
 def test_a_network_policy_stands_before_every_component(component: str) -> None:
     bodies = render(EVERYTHING)
     labels = [t["metadata"]["labels"] for _, t in templates(bodies)]
