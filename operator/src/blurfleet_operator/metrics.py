@@ -27,6 +27,11 @@ class LoopMetrics:
         self.acting = Gauge("blurfleet_operator_acting", "1 while this operator acts, 0 in standby", registry=registry)
         self.away = Counter("blurfleet_operator_store_away", "Turns without an API server", registry=registry)
 
+    def is_acting(self) -> bool:
+        """Tell whether this operator acts, as its gauge says."""
+        [family] = self.acting.collect()
+        return family.samples[0].value == 1.0
+
     def reverted(self, device_class: str, model: str, reason: str) -> None:
         """Count a class of nodes that was sent back."""
         self.rollbacks.labels(device_class, "", model, "class", reason).inc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,10 @@ from prometheus_client import CollectorRegistry
 from blurfleet.api.base import GROUP
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
+from blurfleet_operator.fleet_metrics import FleetCollector
 from blurfleet_operator.loop import Loop
 from blurfleet_operator.metrics import LoopMetrics, serve
+from blurfleet_operator.observe import read_world
 from blurfleet_operator.session import session
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_operator.standby import Alone, FencedClient, HeldLease
@@ -44,7 +47,9 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     registry = CollectorRegistry()
     memo.metrics_port, memo.metrics_server = serve(registry, chosen.metrics_host, chosen.metrics_port)
     memo.store = KubeStore(memo.client, manager=MANAGER, once=("QualityRun", "EngineQuarantine"))
-    memo.loop = Loop(memo.store, chosen, LoopMetrics(registry), gate)
+    metrics = LoopMetrics(registry)
+    registry.register(FleetCollector(lambda: read_world(memo.store, time.time()), metrics.is_acting))
+    memo.loop = Loop(memo.store, chosen, metrics, gate)
     memo.loop.start()
 
 
