@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from blurfleet.api.capabilities import Capability
 from blurfleet.api.contract import ContractSpec
 from blurfleet.api.engineset import Blob, EngineSetSpec, Variant
 from blurfleet.api.kinds import KINDS, Resource
@@ -32,7 +33,8 @@ from blurfleet_operator.controller import settle
 
 NOW = 1_800_000_000.0
 PLATFORM, RUNTIME = "linux-x86_64-cpu", "onnxruntime-1.32.0"
-FACTS = NodeFacts(sm=0, platform=PLATFORM, runtime_version=RUNTIME)
+CAPABLE = tuple(c.value for c in Capability if c is not Capability.ANALYSIS_CONCLUSIVE)
+FACTS = NodeFacts(sm=0, platform=PLATFORM, runtime_version=RUNTIME, capabilities=CAPABLE)
 CLASSES = ("a100", "jetson-orin")
 MODEL = "bokeh"
 
@@ -95,7 +97,7 @@ def resource(kind: str, name: str, spec: object, namespace: str | None = "defaul
 class Script:
     """What happens on which node: `golden`, `shadow` and `live` map (node or "*", digest) to an outcome.
 
-    `unjudged` maps them to why live frames say nothing of what serves.
+    `unjudged` maps them to why live frames say nothing of what serves. `capabilities` is what single agents say.
     """
 
     golden: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Script:
     rotten: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
     unjudged: dict[tuple[str, str], str] = field(default_factory=dict)
+    capabilities: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def told(table: dict[tuple[str, str], str], node: str, engine: str) -> str | None:
@@ -114,7 +117,8 @@ def told(table: dict[tuple[str, str], str], node: str, engine: str) -> str | Non
 def agent(name: str, spec: NodeEngineSpec, old: NodeEngineStatus, script: Script, now: float) -> NodeEngineStatus:
     """What the node's agent would write next."""
     models = tuple(_model(name, m, _old(old, m.name), spec, script, now) for m in spec.models)
-    return old.model_copy(update={"heartbeat": timestamp(now), "facts": FACTS, "models": models})
+    facts = FACTS.model_copy(update={"capabilities": script.capabilities.get(name, CAPABLE)})
+    return old.model_copy(update={"heartbeat": timestamp(now), "facts": facts, "models": models})
 
 
 def _old(status: NodeEngineStatus, name: str) -> ModelStatus:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from simulated_fleet import FACTS, NOW, digest, set_spec
 
+from blurfleet.api.capabilities import Capability
 from blurfleet.api.meta import Condition, timestamp
 from blurfleet.api.nodeengine import (
-    SAYS_ANALYSIS,
     CandidateStatus,
     ModelStatus,
     NodeEngineSpec,
@@ -47,7 +47,7 @@ def node(
     status = ModelStatus(
         name="bokeh", candidate=CandidateStatus.model_validate({**base, **candidate}), conditions=said, serving=serving
     )
-    facts = FACTS.model_copy(update={"capabilities": (SAYS_ANALYSIS,) if capable else ()})
+    facts = FACTS.model_copy(update={"capabilities": (Capability.ANALYSIS_CONCLUSIVE,) if capable else ()})
     return NodeView(
         name="a100-0",
         spec=NodeEngineSpec(device_class="a100", models=(MODEL,)),
@@ -62,6 +62,7 @@ def standing(
     paused: bool = False,
     drained: tuple[NodeView, ...] = (),
     known_good: frozenset[str] = frozenset(),
+    needed: frozenset[Capability] = frozenset(),
 ) -> Standing:
     scene = Scene(
         model="bokeh",
@@ -81,12 +82,14 @@ def standing(
         paused=paused,
         drained=drained,
         known_good=known_good,
+        needed=needed,
     )
 
 
 FAILED = {"phase": "GoldenFailed", "reason": "MaxAbsErrorExceeded"}
 SAME_CLASS = replace(node(), name="a100-1")
 OTHER_CLASS = replace(node(), name="orin-0", spec=NodeEngineSpec(device_class="jetson-orin"))
+ROLES, ANALYSIS = frozenset({Capability.RULE_ROLES}), frozenset({Capability.ANALYSIS_CONCLUSIVE})
 SHADOW = {"phase": "Shadowing", "reason": "Shadowing", "samples_required": 20}
 
 TABLE: list[Any] = [
@@ -149,7 +152,16 @@ TABLE: list[Any] = [
     pytest.param(
         {"serves": True, "capable": True, "conditions": {"AnalysisConclusive": "True"}}, {}, None, id="it is conclusive"
     ),
+    pytest.param({}, {"needed": ROLES}, Reason.AGENT_TOO_OLD, id="the agent cannot do what the policy asks"),
+    pytest.param({"capable": True}, {"needed": ANALYSIS}, None, id="the agent can do what is asked"),
+    pytest.param({"age": 91.0}, {"needed": ROLES}, Reason.PARTIAL_FLEET, id="what a silent agent can do is not asked"),
     # Order.
+    pytest.param(
+        {"conditions": {"SwapProven": "False"}},
+        {"needed": ROLES},
+        Reason.AGENT_TOO_OLD,
+        id="an agent that is too old before what it says",
+    ),
     pytest.param(
         {},
         {"tripped": ("a100-0",), "drained": (OTHER_CLASS,)},
@@ -180,6 +192,7 @@ def test_the_order_of_the_chain_is_the_documented_one() -> None:
         "tripped",
         "suspects",
         "preprocessing",
+        "capable",
         "swap_proven",
         "failed_loads",
         "oracle_missing",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blurfleet.api.capabilities import Capability
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, timestamp
 from blurfleet.api.nodeengine import (
@@ -26,13 +27,15 @@ from blurfleet.reasons import Reason
 # Platform, compute capability and engine runtime of each class, as the examples' variants name them.
 PLATFORMS = {"a100": ("linux-x86_64", 80, "10.13.3.9"), "jetson-orin": ("linux-aarch64-tegra", 87, "10.3.0.30")}
 
+CAPABLE = tuple(c.value for c in Capability if c is not Capability.ANALYSIS_CONCLUSIVE)
+
 
 @dataclass
 class Script:
     """What happens to which digest: fails golden, stays undecided in shadow, trips live. It may change on the way.
 
     Digests in `staging` are staged and never done; a node that `stays` serves on what it serves, whatever it is told.
-    `capabilities` is what the node says that it can do; absent: all that this version knows.
+    `capabilities` is what its agent says that it can do; live analysis is not simulated.
     """
 
     golden_fails: set[str] = field(default_factory=set)
@@ -41,6 +44,7 @@ class Script:
     staging: set[str] = field(default_factory=set)
     stays: bool = False
     silent: bool = False
+    capabilities: tuple[str, ...] = CAPABLE
 
 
 def report(resource: Resource, device_class: str, script: Script, now: float) -> NodeEngineStatus:
@@ -49,7 +53,13 @@ def report(resource: Resource, device_class: str, script: Script, now: float) ->
     assert isinstance(old, NodeEngineStatus)
     assert isinstance(spec, NodeEngineSpec)
     platform, sm, runtime = PLATFORMS[device_class]
-    facts = NodeFacts(sm=sm, platform=platform, runtime_version=runtime, agent_version="scripted")
+    facts = NodeFacts(
+        sm=sm,
+        platform=platform,
+        runtime_version=runtime,
+        agent_version="scripted",
+        capabilities=script.capabilities,
+    )
     models = tuple(_model(m, _old(old, m.name), spec, script, now) for m in spec.models)
     first = models[0] if models else None
     return old.model_copy(

@@ -158,6 +158,7 @@ class Reason(StrEnum):
     NO_NODES_SELECTED = "NoNodesSelected"
     MODEL_OWNED = "ModelOwned"
     PARTIAL_FLEET = "PartialFleet"
+    AGENT_TOO_OLD = "AgentTooOld"
     BLOCKED_BY_FAILED_LOAD = "BlockedByFailedLoad"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     SEMANTIC_CHANGE = "SemanticChange"

@@ -135,10 +135,6 @@ class ModelStatus(Model):
     conditions: tuple[Condition, ...] = ()
 
 
-# An agent that has this capability says AnalysisConclusive of all it serves; silence about it is then no consent.
-SAYS_ANALYSIS = "AnalysisConclusive"
-
-
 class NodeFacts(Model):
     """What the node is: matched against variants' targets."""
 

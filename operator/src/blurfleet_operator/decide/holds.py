@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blurfleet.api.nodeengine import SAYS_ANALYSIS, CandidateStatus
+from blurfleet.api.capabilities import Capability, lacking
+from blurfleet.api.nodeengine import CandidateStatus
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.failures import Scene, failed_in_shadow
 from blurfleet_operator.decide.observation import Finding, NodeView
@@ -18,7 +19,8 @@ from blurfleet_operator.decide.observation import Finding, NodeView
 class Standing:
     """The nodes reached so far, the engine each is to serve, and what is known against going on.
 
-    `known_good` holds the classes on which the set was promoted already, within the rollback window.
+    `known_good` holds the classes on which the set was promoted already, within the rollback window. `needed` is what
+    an agent must be able to do.
     """
 
     scene: Scene
@@ -28,6 +30,7 @@ class Standing:
     paused: bool
     drained: tuple[NodeView, ...] = ()
     known_good: frozenset[str] = frozenset()
+    needed: frozenset[Capability] = frozenset()
 
     def serves(self, node: NodeView) -> bool:
         """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
@@ -95,6 +98,20 @@ def unreachable(standing: Standing) -> Finding | None:
     return Finding(reason=Reason.PARTIAL_FLEET, message=f"not heard from {', '.join(names)} within 90 s")
 
 
+def capable(standing: Standing) -> Finding | None:
+    """Every reached node that was heard from can do all that the attempt asks of it."""
+    for node in standing.reached:
+        facts = node.status.facts
+        missing = lacking(standing.needed, facts.capabilities) if node.reachable(standing.scene.now) else ()
+        if missing:
+            cannot = " nor ".join(c.words for c in missing)
+            agent = f"agent {facts.agent_version or 'of unknown version'}"
+            since = max(c.since for c in missing)
+            message = f"{node.name} keeps what it has: its {agent} cannot {cannot}; that needs {since} or newer"
+            return Finding(reason=Reason.AGENT_TOO_OLD, message=message)
+    return None
+
+
 def swap_proven(standing: Standing) -> Finding | None:
     """No reached node says that it cannot swap."""
     return _said_false(standing, "SwapProven", Reason.SWAP_NOT_PROVEN, "cannot prove a swap")
@@ -159,7 +176,7 @@ def _doubt(nodes: Iterable[NodeView], standing: Standing) -> Finding | None:
         if not standing.serves(node):
             continue
         said = node.said(standing.scene.model, "AnalysisConclusive")
-        if said is None and SAYS_ANALYSIS in node.status.facts.capabilities:
+        if said is None and Capability.ANALYSIS_CONCLUSIVE in node.status.facts.capabilities:
             return Finding(reason=Reason.NO_DATA, message=f"{node.name}: says nothing of its live frames")
         if said is not None and said.status != "True":
             return Finding(reason=said.reason, message=f"{node.name}: {said.message or 'analysis is inconclusive'}")
@@ -172,6 +189,7 @@ CHAIN: tuple[Check, ...] = (
     tripped,
     suspects,
     preprocessing,
+    capable,
     swap_proven,
     failed_loads,
     oracle_missing,

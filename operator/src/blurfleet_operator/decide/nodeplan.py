@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blurfleet.api.base import seconds
+from blurfleet.api.capabilities import lacking, needed, within
 from blurfleet.api.contract import DEFAULT_CONTRACT
 from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeModel
 from blurfleet.api.policy import PolicySpec
@@ -92,7 +93,7 @@ def _of_its_class(plan: Plan, node: NodeView) -> NodeModel | None:
 
 def _advanced(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
     want = best(plan.obs.sets, plan.status.set, node, plan.refused(node))
-    if want is None:
+    if want is None or lacking(needed(plan.status.policy), node.status.facts.capabilities):
         return _spared(plan, node, has)
     primary = has.primary if has else None
     if primary is not None and primary.digest == want.digest:
@@ -222,7 +223,7 @@ def _entry(
         candidate=candidate,
         oracle=best(plan.obs.sets, judged.set, node, plan.refused(node), fp32=True) if judged else None,
         golden=source.golden if source else None,
-        policy=policy or plan.status.policy or PolicySpec(),
+        policy=within(policy or plan.status.policy or PolicySpec(), node.status.facts.capabilities),
         policy_name=policy_name if policy else plan.status.policy_name,
         contract=plan.obs.contracts.get(ref, has.contract if has else DEFAULT_CONTRACT),
         contract_hash=plan.obs.contract_hashes.get(ref, has.contract_hash if has else ""),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from blurfleet.api.base import seconds
+from blurfleet.api.capabilities import needed
 from blurfleet.api.meta import timestamp
 from blurfleet.api.nodeengine import NodeModel
 from blurfleet.api.quarantine import QuarantineSpec
@@ -75,6 +76,7 @@ class Step:
             paused=self.obs.rollout.spec.paused,
             drained=tuple(n for n in self.selected if n.name in self.status.drained),
             known_good=attempt.quick_classes(self.status, self.obs.rollout.spec.rollback_window, self.now),
+            needed=needed(self.status.policy),
         )
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 
 from blurfleet import __version__
-from blurfleet.api.nodeengine import SAYS_ANALYSIS, NodeFacts
+from blurfleet.api.capabilities import Capability
+from blurfleet.api.nodeengine import NodeFacts
 from blurfleet.artifacts import Location, fetchers
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
@@ -236,7 +237,7 @@ def facts(settings: AgentSettings, metrics_address: str) -> NodeFacts:
         memory_total_bytes=int(psutil.virtual_memory().total),
         memory_available_bytes=available_bytes(),
         agent_version=__version__,
-        capabilities=(SAYS_ANALYSIS,),
+        capabilities=tuple(c.value for c in Capability),
         metrics_address=metrics_address,
     )
 
