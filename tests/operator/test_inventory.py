@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Owner
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
-from blurfleet_operator.inventory import class_of, register
+from blurfleet_operator.inventory import class_of, owned, register
 from blurfleet_operator.settings import DEFAULT_CLASSES, OperatorSettings
 
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
@@ -73,3 +75,39 @@ def test_is_left_as_it_is(body: dict[str, Any]) -> None:
 def test_classes_may_be_set_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLURFLEET_CLASSES", '[{"class": "a100", "labels": {"pool": "gpu-*"}}]')
     assert class_of({"pool": "gpu-7"}, OperatorSettings().classes) == "a100"
+
+
+def written(old: Resource, **meta: Any) -> Resource:
+    """What the server holds after others wrote to the object too."""
+    return replace(old, meta=old.meta.model_copy(update=meta))
+
+
+def test_what_others_put_on_a_node_engine_is_theirs_and_nothing_is_written_for_it() -> None:
+    (first,) = register([node(A100)], [], DEFAULT_CLASSES)
+    meta = first.resource.meta
+    other = Owner(api_version="v1", kind="ConfigMap", name="x", uid="u9")
+    theirs = written(
+        first.resource,
+        labels={**A100, "team": "blur"},
+        annotations={**meta.annotations, "note": "x"},
+        owner_references=(*(meta.owner_references or ()), other),
+    )
+    assert register([node(A100)], [theirs], DEFAULT_CLASSES) == ()
+    assert (owned(theirs.meta).labels, owned(theirs.meta).annotations) == (A100, meta.annotations)
+
+
+def test_a_label_that_the_node_lost_or_somebody_changed_is_put_right() -> None:
+    (first,) = register([node({**A100, "zone": "b"})], [], DEFAULT_CLASSES)
+    (lost,) = register(
+        [node(A100)], [written(first.resource, labels={**A100, "zone": "b", "team": "blur"})], DEFAULT_CLASSES
+    )
+    assert lost.resource.meta.labels == A100
+    assert owned(lost.resource.meta).labels == A100
+    (changed,) = register(
+        [node(A100)], [written(lost.resource, labels={"nvidia.com/gpu.product": "x"})], DEFAULT_CLASSES
+    )
+    assert changed.resource.meta.labels == A100
+
+
+def test_a_node_engine_that_cannot_be_read_is_not_made_anew() -> None:
+    assert register([node(A100)], [], DEFAULT_CLASSES, unreadable={"n1"}) == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +11,9 @@ from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta, Owner
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet_operator.settings import ClassRule
+
+# Which labels of a NodeEngine are copies of its Node's: one that the Node loses goes, one that a person adds stays.
+COPIED = "blurfleet.dev/node-labels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +33,39 @@ def class_of(labels: Mapping[str, str], rules: Iterable[ClassRule]) -> str | Non
 
 
 def register(
-    nodes: Iterable[Mapping[str, Any]], engines: Iterable[Resource], rules: tuple[ClassRule, ...]
+    nodes: Iterable[Mapping[str, Any]],
+    engines: Iterable[Resource],
+    rules: tuple[ClassRule, ...],
+    unreadable: Container[str] = (),
 ) -> tuple[Registered, ...]:
     """Return what to write so that each Node of a class has its NodeEngine.
 
     A Node that changed its class is drained: it is told nothing, and rollouts prove engines on it anew. A Node that no
-    longer matches any rule keeps what it has: labels get lost, and serving must not end by that.
+    longer matches any rule keeps what it has: labels get lost, and serving must not end by that. `unreadable` names the
+    NodeEngines that are there though this version cannot read them: made anew, they would lose their models.
     """
     known = {e.meta.name: e for e in engines}
-    found = (_registered(node, known.get(node["metadata"]["name"]), rules) for node in nodes)
+    readable = (n for n in nodes if n["metadata"]["name"] not in unreadable)
+    found = (_registered(node, known.get(node["metadata"]["name"]), rules) for node in readable)
     return tuple(f for f in found if f is not None)
+
+
+def owned(meta: ObjectMeta) -> ObjectMeta:
+    """Return `meta` with only the labels and annotations that come from the Node: what others put there is theirs.
+
+    An apply that named theirs too would own it with them, and one that no longer did would change nothing: such an
+    object differed for ever.
+    """
+    copied = meta.annotations.get(COPIED)
+    if copied is None:
+        return meta
+    keys = frozenset(copied.split(","))
+    labels = {k: v for k, v in meta.labels.items() if k in keys}
+    return meta.model_copy(update={"labels": labels, "annotations": {COPIED: copied}})
+
+
+def _copied(labels: Mapping[str, str]) -> dict[str, str]:
+    return {COPIED: ",".join(sorted(labels))}
 
 
 def _registered(node: Mapping[str, Any], old: Resource | None, rules: tuple[ClassRule, ...]) -> Registered | None:
@@ -50,14 +76,16 @@ def _registered(node: Mapping[str, Any], old: Resource | None, rules: tuple[Clas
         return None
     owner = Owner(api_version="v1", kind="Node", name=meta["name"], uid=meta["uid"])
     if old is None:
-        fresh = ObjectMeta(name=meta["name"], labels=labels, owner_references=(owner,))
+        fresh = ObjectMeta(name=meta["name"], labels=labels, annotations=_copied(labels), owner_references=(owner,))
         spec = NodeEngineSpec(device_class=device_class)
         made = Resource(kind="NodeEngine", meta=fresh, spec=spec, status=NodeEngineStatus())
         return Registered(resource=made, why="new")
     assert isinstance(old.spec, NodeEngineSpec)
-    kept = old.meta.model_copy(update={"labels": labels, "owner_references": (owner,)})
     moved = old.spec.device_class != device_class
-    if not moved and kept == old.meta:
+    kept = old.meta.model_copy(update={"labels": labels, "annotations": _copied(labels), "owner_references": (owner,)})
+    mine = owned(old.meta)
+    same = (mine.labels, mine.annotations) == (kept.labels, kept.annotations)
+    if not moved and same and owner in (old.meta.owner_references or ()):
         return None
     spec = NodeEngineSpec(device_class=device_class) if moved else old.spec
     why = f"class {old.spec.device_class} became {device_class}: drained" if moved else "the Node changed"

@@ -164,7 +164,8 @@ class Loop:
         self._refused = False
 
     def _register(self) -> None:
-        for found in register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes):
+        unreadable = {b.ref.name for b in self._store.broken("NodeEngine")}
+        for found in register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes, unreadable):
             try:
                 self._store.apply(found.resource)
             except BlurfleetError as error:

@@ -25,6 +25,7 @@ from blurfleet.store.kubeclient import KubeClient
 from blurfleet.store.kubeevents import EventScribe, event_of
 from blurfleet.store.kubemirror import Key, Mirror, Reflector, listed
 from blurfleet.store.port import Broken, Event, Ref
+from blurfleet.store.tolerance import parse_status
 
 M = TypeVar("M", bound=Model)
 
@@ -322,8 +323,9 @@ def _parser(kind: str) -> Callable[[Mapping[str, Any]], Any]:
 def parse_served(body: Mapping[str, Any]) -> Resource:
     """Return an object that an API server serves. Raises InvalidSpec naming the field.
 
-    The server already checked it against its kind. What a newer version added is passed over, and a reason that this
-    version does not know is Unexpected, its name kept in the message: a fleet is never upgraded all at once.
+    The server already checked it against its kind. What a newer version added is passed over, a reason that this
+    version does not know is Unexpected, its name kept in the message, and any other such word of a status allows
+    nothing (see `tolerance`): a fleet is never upgraded all at once.
     """
     kind = KINDS[body["kind"]]
     meta = {k: v for k, v in body["metadata"].items() if v is not None}
@@ -332,13 +334,20 @@ def parse_served(body: Mapping[str, Any]) -> Resource:
         kind=kind.name,
         meta=_tolerant(ObjectMeta, meta, f"{label} metadata"),
         spec=_tolerant(kind.spec, body.get("spec") or {}, f"{label} spec"),
-        status=_tolerant(kind.status, _known_reasons(body.get("status") or {}), f"{label} status"),
+        status=_status(kind.status, _known_reasons(body.get("status") or {}), f"{label} status"),
     )
 
 
 def _tolerant(model: type[M], raw: object, where: str) -> M:
     try:
         return model.model_validate(raw, extra="ignore")
+    except ValidationError as error:
+        raise invalid(error, where) from error
+
+
+def _status(model: type[M], raw: dict[str, Any], where: str) -> M:
+    try:
+        return parse_status(model, raw)
     except ValidationError as error:
         raise invalid(error, where) from error
 
