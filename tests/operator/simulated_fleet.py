@@ -255,6 +255,10 @@ class Fleet:
     def set(self, name: str, **fields: object) -> None:
         self.store.apply(resource("EngineSet", name, set_spec(name, **fields)))
 
+    def lose(self, name: str) -> None:
+        """The set's object goes, as where it is pruned from Git."""
+        assert self.store.delete(Ref(kind="EngineSet", name=name, namespace="default"))
+
     def rollout(self, engine_set: str, name: str = "bokeh", **fields: object) -> None:
         self.store.apply(resource("EngineRollout", name, rollout_spec(engine_set, **fields)))
 

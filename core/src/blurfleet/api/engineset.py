@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from pydantic import Field, model_validator
 
 from blurfleet.api.base import Digest, Model, Name, Precision
 from blurfleet.api.meta import Condition
 from blurfleet.api.record import Target, Tensor
+from blurfleet.identity import digest_bytes
 
 
 class Blob(Model):
@@ -75,3 +78,13 @@ class EngineSetStatus(Model):
 def fp32_for(spec: EngineSetSpec, target: Target) -> Variant | None:
     """Return the FP32 variant for `target`: the oracle of every other variant for it."""
     return next((v for v in spec.variants if v.precision == "FP32" and v.target == target), None)
+
+
+def content_digest(spec: EngineSetSpec) -> str:
+    """Return `sha256:<64 hex>` of what a set makes nodes serve and be judged by: contract, golden frames, engines.
+
+    Addresses, sizes and variants' names are left out: the same bytes from elsewhere are the same set.
+    """
+    engines = [(v.target.model_dump(mode="json"), v.precision, v.artifact.digest) for v in spec.variants]
+    text = json.dumps([spec.model, spec.contract_ref, spec.golden.digest, engines], sort_keys=True)
+    return digest_bytes(text.encode())

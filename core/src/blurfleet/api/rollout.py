@@ -98,13 +98,25 @@ class TripNote(Model):
 class KnownGood(Model):
     """A set that was promoted on a class: what a revert goes back to, and under which policy it was proven.
 
-    `at` is when it was last good; empty when it was given up and only its FP32 is trusted.
+    A name may be given to other bytes later, so `set_digest` and `engines` (digests, for the class) say what was
+    proven; empty in a status that was written before they were kept. `at` is when it was last good; empty when it was
+    given up and only its FP32 is trusted.
     """
 
     device_class: str
     set: str
     policy_name: str = ""
     at: str = ""
+    set_digest: str = ""
+    engines: tuple[str, ...] = Field(default=(), max_length=64)
+
+    def is_of(self, name: str, set_digest: str) -> bool:
+        """Tell whether it is the set `name` with content `set_digest`; where one of the two is unknown, by name."""
+        return self.set == name and (not self.set_digest or not set_digest or self.set_digest == set_digest)
+
+    def vouches(self, name: str, engine: str) -> bool:
+        """Tell whether the engine of that digest is one that was promoted as the set `name`."""
+        return self.set == name and (not self.engines or engine in self.engines)
 
 
 Outcome = Literal["", "Promoted", "RolledBack", "Aborted"]
@@ -115,6 +127,7 @@ class RolloutStatus(Model):
 
     `outcome` is how the attempt ended ("" while it runs) and stays until another set or a retry; `phase` is what a
     person is shown and follows from it and from what is observed. `known_good` is newest first, per class.
+    `set_digest` is the content of `set`: the same name with other bytes is another attempt.
     `drained` are nodes that are suspect and take no part.
     `gate_opened` is the index of the wave whose gate and soak `ops.promote` opened, -1 for none.
     """
@@ -123,6 +136,7 @@ class RolloutStatus(Model):
     phase: Phase = "Pending"
     outcome: Outcome = ""
     set: str = ""
+    set_digest: str = ""
     wave: str = ""
     wave_index: int = 0
     wave_started: str = ""

@@ -13,7 +13,7 @@ from blurfleet.api.quarantine import QuarantineSpec
 from blurfleet.api.record import Tensor
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
-from blurfleet_operator.decide.choice import selects, variants_for
+from blurfleet_operator.decide.choice import selects, source_of, variants_for
 from blurfleet_operator.decide.observation import Finding, NodeView, Observation
 
 
@@ -148,7 +148,7 @@ def same_interface(asked: Asked) -> Finding | None:
         return None
     for node in asked.selected:
         served = node.wanted(spec.model)
-        source = sets.get(served.primary.set) if served is not None and served.primary is not None else None
+        source = source_of(sets, served.primary) if served is not None and served.primary is not None else None
         if source is None or source.interface in (None, new):
             continue
         message = (

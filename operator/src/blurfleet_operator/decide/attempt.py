@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blurfleet.api.base import seconds
+from blurfleet.api.engineset import content_digest
 from blurfleet.api.meta import timestamp
 from blurfleet.api.rollout import KnownGood, Ops, RolloutSpec, RolloutStatus
-from blurfleet_operator.decide.choice import known_good_for
+from blurfleet.identity import digest12
+from blurfleet_operator.decide.choice import known_good_for, source_of
 from blurfleet_operator.decide.observation import NodeView, Observation, instant
 
 _KEPT_PER_CLASS = 5
@@ -17,9 +21,22 @@ def is_new(given: str | None, acted: str | None) -> bool:
 
 
 def starting(obs: Observation) -> bool:
-    """Tell whether the spec asks for an attempt that has not begun: another set, or a new retry token."""
+    """Tell whether the spec asks for an attempt that has not begun: another set, other bytes, or a new retry token."""
     spec, status = obs.rollout.spec, obs.rollout.status
-    return status.set != spec.engine_set or is_new(spec.ops.retry, status.acted.retry)
+    return status.set != spec.engine_set or replaced(obs, status) or is_new(spec.ops.retry, status.acted.retry)
+
+
+def replaced(obs: Observation, status: RolloutStatus) -> bool:
+    """Tell whether the attempt's set was deleted and its name given to other bytes: they are proven like any others."""
+    found = obs.sets.get(status.set)
+    return found is not None and status.set_digest not in ("", content_digest(found))
+
+
+def true_sets(obs: Observation, status: RolloutStatus) -> Observation:
+    """Return `obs` without the set that bears the name of the attempt's own and is another: as if that were deleted."""
+    if not replaced(obs, status):
+        return obs
+    return replace(obs, sets={name: spec for name, spec in obs.sets.items() if name != status.set})
 
 
 def not_begun(status: RolloutStatus, spec: RolloutSpec) -> bool:
@@ -41,13 +58,19 @@ def begin(obs: Observation, selected: tuple[NodeView, ...], now: float) -> Rollo
     """
     rollout = obs.rollout
     spec, status = rollout.spec, rollout.status
-    same = status.set == spec.engine_set
+    anew = replaced(obs, status)
+    same = status.set == spec.engine_set and not anew
+    found = content_digest(obs.sets[spec.engine_set])
     origin = status.attempt.split("/")[1] if same and status.attempt.count("/") >= 2 else str(rollout.generation)
+    if anew:
+        # The spec, and with it the generation, is what it was: a latch of the old bytes must not be taken for one now.
+        origin = f"{origin}.{digest12(found)}"
     going_on = same and status.outcome in ("", "Promoted")
     stamp = timestamp(now)
     return status.model_copy(
         update={
             "set": spec.engine_set,
+            "set_digest": found,
             "attempt": f"{rollout.uid or rollout.name}/{origin}/{spec.ops.retry or ''}",
             "outcome": status.outcome if going_on else "",
             "wave_index": min(status.wave_index, len(spec.waves) - 1) if going_on else 0,
@@ -74,32 +97,43 @@ def adopted(
     A node's fallback belongs to the set that was last promoted there, so it tells; the primary may be an experiment.
     What this rollout itself put there was never promoted, else it would be known.
     """
-    found = list(known)
+    found = [pinned(obs, k) for k in known]
     mine = f"{obs.rollout.uid or obs.rollout.name}/"
     model = obs.rollout.spec.model
     for device_class in sorted({n.device_class for n in selected}):
         if known_good_for(known, device_class):
             continue
         entries = [n.wanted(model) for n in selected if n.device_class == device_class]
-        left = {e.fallback.set for e in entries if e is not None and e.primary is not None and e.fallback is not None}
+        left = {e.fallback.set: e.fallback for e in entries if e is not None and e.primary and e.fallback}
         served = all(n.serving_digest(model) for n in selected if n.device_class == device_class)
         foreign = not any(e is not None and e.attempt.startswith(mine) for e in entries)
-        if len(left) == 1 and served and foreign and next(iter(left)) in obs.sets:
+        if len(left) == 1 and served and foreign and all(source_of(obs.sets, e) for e in left.values()):
             names = {e.policy_name for e in entries if e is not None}
             policy = next(iter(names)) if len(names) == 1 else ""
-            found.append(KnownGood(device_class=device_class, set=left.pop(), policy_name=policy, at=stamp))
+            good = KnownGood(device_class=device_class, set=left.popitem()[0], policy_name=policy, at=stamp)
+            found.append(pinned(obs, good))
     return tuple(found)
 
 
-def promoted(status: RolloutStatus, classes: tuple[str, ...], now: float) -> tuple[KnownGood, ...]:
+def pinned(obs: Observation, good: KnownGood) -> KnownGood:
+    """Return `good` with the digests of its set, where they were not kept yet and the set is there."""
+    source = obs.sets.get(good.set)
+    if good.set_digest or source is None:
+        return good
+    engines = tuple(sorted({v.artifact.digest for v in source.variants if v.target.device_class == good.device_class}))
+    return good.model_copy(update={"set_digest": content_digest(source), "engines": engines})
+
+
+def promoted(obs: Observation, status: RolloutStatus, classes: tuple[str, ...], now: float) -> tuple[KnownGood, ...]:
     """Return the known-good sets once the attempt's set is promoted on `classes`: it first, the one before renewed."""
     stamp = timestamp(now)
     kept: list[KnownGood] = [k for k in status.known_good if k.device_class not in classes]
     for device_class in classes:
-        older = known_good_for(status.known_good, device_class, but=status.set)
+        known = known_good_for(status.known_good, device_class)
+        older = [k for k in known if not k.is_of(status.set, status.set_digest)]
         head = [k.model_copy(update={"at": stamp if k.at else ""}) for k in older[:1]]
         new = KnownGood(device_class=device_class, set=status.set, policy_name=status.policy_name, at=stamp)
-        kept += [new, *head, *older[1 : _KEPT_PER_CLASS - 1]]
+        kept += [pinned(obs, new), *head, *older[1 : _KEPT_PER_CLASS - 1]]
     return tuple(kept)
 
 
@@ -111,8 +145,9 @@ def given_up(status: RolloutStatus, classes: tuple[str, ...]) -> tuple[KnownGood
     """
     kept = []
     for good in status.known_good:
-        mine = good.set == status.set and good.device_class in classes
-        if mine and known_good_for(status.known_good, good.device_class, but=status.set):
+        mine = good.is_of(status.set, status.set_digest) and good.device_class in classes
+        known = known_good_for(status.known_good, good.device_class)
+        if mine and any(not k.is_of(status.set, status.set_digest) for k in known):
             continue
         kept.append(good.model_copy(update={"at": ""}) if mine else good)
     return tuple(kept)
@@ -128,7 +163,7 @@ def quick_classes(status: RolloutStatus, window: str, now: float) -> frozenset[s
         known = known_good_for(status.known_good, device_class)
         for position, good in enumerate(known):
             since = instant(good.at)
-            if good.set != status.set or since is None:
+            if since is None or not good.is_of(status.set, status.set_digest):
                 continue
             if position == 0 or now - since <= seconds(window):
                 found.add(device_class)

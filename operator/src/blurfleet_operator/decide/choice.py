@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from blurfleet.api.engineset import EngineSetSpec, Variant
-from blurfleet.api.nodeengine import EngineRef, NodeFacts
+from blurfleet.api.nodeengine import EngineRef, NodeFacts, NodeModel
 from blurfleet.api.quarantine import QuarantineSpec
 from blurfleet.api.rollout import KnownGood, Selector
 from blurfleet_operator.decide.observation import NodeView
@@ -71,9 +71,46 @@ def best(
     return engine_ref(name, found[0]) if found else None
 
 
-def known_good_for(known: Iterable[KnownGood], device_class: str, *, but: str = "") -> list[KnownGood]:
-    """Return the promoted sets of a class, newest first, leaving out the set named `but`."""
-    return [k for k in known if k.device_class == device_class and k.set != but]
+def source_of(sets: Mapping[str, EngineSetSpec], engine: EngineRef) -> EngineSetSpec | None:
+    """Return the set `engine` came from, None where it is gone or its name was given to other bytes."""
+    found = sets.get(engine.set)
+    return found if found and any(v.artifact.digest == engine.digest for v in found.variants) else None
+
+
+def known_good_for(known: Iterable[KnownGood], device_class: str) -> list[KnownGood]:
+    """Return the promoted sets of a class, newest first."""
+    return [k for k in known if k.device_class == device_class]
+
+
+def good_engine(
+    sets: Mapping[str, EngineSetSpec],
+    good: KnownGood,
+    node: NodeView,
+    refused: frozenset[str],
+    held: NodeModel | None = None,
+    *,
+    fp32: bool = False,
+) -> EngineRef | None:
+    """Return the engine of a promoted set for `node`, by the digests it was promoted with; None where there is none.
+
+    The primary that `held` names stays where it is one of them: it is proven on this very node. Where the set is gone,
+    or its name was given to other bytes, the node still has the promoted ones that `held` names.
+    """
+    fp32 = fp32 or not good.at  # a set that was given up and is all there is: only its FP32 is left to trust
+    mine = {v.artifact.digest for v in sets[good.set].variants} if good.set in sets else set()
+    others = frozenset(d for d in mine if not good.vouches(good.set, d))
+    found = best(sets, good.set, node, refused | others, fp32=fp32)
+    fitting = {v.artifact.digest for v in variants_for(sets[good.set], node)} if found else set()
+
+    def stays(engine: EngineRef | None) -> bool:
+        if engine is None or engine.digest in refused or (fp32 and engine.precision != "FP32"):
+            return False
+        return good.vouches(engine.set, engine.digest) and (found is None or engine.digest in fitting)
+
+    primary, fallback = (held.primary, held.fallback) if held else (None, None)
+    if stays(primary):
+        return primary
+    return found or (fallback if stays(fallback) else None)
 
 
 def revert_target(
@@ -81,11 +118,14 @@ def revert_target(
     known: Iterable[KnownGood],
     node: NodeView,
     refused: frozenset[str],
+    held: NodeModel | None,
 ) -> tuple[KnownGood, EngineRef] | None:
-    """Return the newest promoted set, with its engine, that `node` can go back to: a proven pointer, never "n-1"."""
+    """Return the newest promoted set, with its engine, that `node` can go back to: a proven pointer, never "n-1".
+
+    `held` is what the node is told now: it keeps its engines where the set they came from was deleted.
+    """
     for good in known_good_for(known, node.device_class):
-        # A set that was given up and is all there is has no time: only its FP32 is left to trust.
-        engine = best(sets, good.set, node, refused, fp32=not good.at)
+        engine = good_engine(sets, good, node, refused, held)
         if engine is not None:
             return good, engine
     return None

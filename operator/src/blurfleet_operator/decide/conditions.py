@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from blurfleet.api.admission import quarantines_hitting
@@ -113,15 +113,18 @@ def _gone_back(shown: Shown) -> tuple[Phase, Finding]:
     status = shown.status
     settled = all(_settled(shown, n) for n in shown.selected)
     if status.outcome == "Aborted":
-        reason, words = Reason.ABORTED, f"aborted; nodes go back to {_back(shown)}"
+        reason, words = Reason.ABORTED, f"aborted; nodes go back to {_back(shown, shown.selected)}"
         return ("Aborted" if settled else "RollingBack"), Finding(reason=reason, message=words)
-    words = f"{', '.join(status.reverted_classes)} went back to {_back(shown)}"
+    mine = [n for n in shown.selected if n.device_class in status.reverted_classes]
+    words = f"{', '.join(status.reverted_classes)} went back to {_back(shown, mine)}"
     return ("RolledBack" if settled else "RollingBack"), Finding(reason=Reason.ROLLED_BACK, message=words)
 
 
-def _back(shown: Shown) -> str:
-    sets = sorted({k.set for k in _newest(shown.status)})
-    return ", ".join(sets) if sets else "the set's own FP32"
+def _back(shown: Shown, nodes: Iterable[NodeView]) -> str:
+    """Return what `nodes` are really told to serve: the known-good set may be gone, and then it is not that."""
+    told = [shown.models[n.name].primary for n in nodes if n.name in shown.models]
+    engines = sorted({f"{e.set}/{e.precision}" for e in told if e is not None})
+    return ", ".join(engines) if engines else "no engine"
 
 
 def _newest(status: RolloutStatus) -> list[KnownGood]:

@@ -10,7 +10,14 @@ from blurfleet.api.contract import DEFAULT_CONTRACT
 from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeModel
 from blurfleet.api.policy import PolicySpec
 from blurfleet.api.rollout import RolloutStatus
-from blurfleet_operator.decide.choice import best, known_good_for, quarantined_digests, revert_target
+from blurfleet_operator.decide.choice import (
+    best,
+    good_engine,
+    known_good_for,
+    quarantined_digests,
+    revert_target,
+    source_of,
+)
 from blurfleet_operator.decide.observation import NodeView, Observation, instant
 
 
@@ -84,7 +91,7 @@ def _of_its_class(plan: Plan, node: NodeView) -> NodeModel | None:
     """Return what the node is told, nothing where that was built for another class: a moved node is proven anew."""
     has = node.wanted(plan.model)
     primary = has.primary or has.candidate if has else None
-    source = plan.obs.sets.get(primary.set) if primary else None
+    source = source_of(plan.obs.sets, primary) if primary else None
     variant = next((v for v in source.variants if primary and v.name == primary.variant), None) if source else None
     if has is None or variant is None or variant.target.device_class == node.device_class:
         return has
@@ -148,23 +155,41 @@ def _kept(plan: Plan, node: NodeView, has: NodeModel | None) -> EngineRef | None
     )
     if primary.digest not in plan.refused(node) and not latched:
         return primary
-    target = revert_target(plan.obs.sets, plan.status.known_good, node, plan.refused(node) | {primary.digest})
+    bad = plan.refused(node) | {primary.digest}
+    target = revert_target(plan.obs.sets, plan.status.known_good, node, bad, has)
     return target[1] if target else None
 
 
 def _reverted(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
-    target = revert_target(plan.obs.sets, plan.status.known_good, node, plan.refused(node))
+    bad = plan.refused(node)
+    target = revert_target(plan.obs.sets, plan.status.known_good, node, bad, has)
     if target is not None:
         good, engine = target
         return _entry(plan, node, primary=engine, candidate=None, policy_name=good.policy_name)
     if has is None:
         return None
-    # Nothing was ever known good: what was served goes to the set's own FP32, what was only tried goes away.
-    own = best(plan.obs.sets, plan.status.set, node, plan.refused(node), fp32=True) if has.primary else None
-    if has.primary is not None and own is None:
-        # The sets were deleted: the FP32 that the node holds is left, and an abort must not end serving.
-        own = next((e for e in (has.fallback, has.primary) if e and e.digest not in plan.refused(node)), None)
-    return _entry(plan, node, primary=own, candidate=None)
+    return _entry(plan, node, primary=_last_resort(plan, node, has), candidate=None)
+
+
+def _last_resort(plan: Plan, node: NodeView, has: NodeModel) -> EngineRef | None:
+    """Return what a node serves that cannot go back to a promoted set: what was only tried goes away.
+
+    Its own primary where that is not of the set that is given up, then the fallback it holds, then the set's FP32. The
+    given-up engine itself comes last, where it is not refused: an abort must not end serving.
+    """
+    if has.primary is None:
+        return None
+    spared = has.primary if not _of_attempt(plan, has.primary) else None
+    own = best(plan.obs.sets, plan.status.set, node, plan.refused(node), fp32=True)
+    order = (spared, has.fallback, own, has.primary)
+    return next((e for e in order if e is not None and e.digest not in plan.refused(node)), None)
+
+
+def _of_attempt(plan: Plan, engine: EngineRef) -> bool:
+    """Tell whether `engine` is of the attempt's set: by its digest where the set is there to tell."""
+    return engine.set == plan.status.set and (
+        plan.status.set not in plan.obs.sets or source_of(plan.obs.sets, engine) is not None
+    )
 
 
 def _finished(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | None:
@@ -177,9 +202,19 @@ def _finished(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | 
 
 def _without_candidate(plan: Plan, node: NodeView, has: NodeModel) -> NodeModel:
     """Return the entry with golden frames and oracle of the primary's own set again."""
-    source = plan.obs.sets.get(has.primary.set) if has.primary else None
-    oracle = best(plan.obs.sets, has.primary.set, node, plan.refused(node), fp32=True) if has.primary else None
+    source = source_of(plan.obs.sets, has.primary) if has.primary else None
+    oracle = _oracle(plan, node, has.primary, has.fallback)
     return has.model_copy(update={"candidate": None, "oracle": oracle, "golden": source.golden if source else None})
+
+
+def _oracle(plan: Plan, node: NodeView, judged: EngineRef | None, fallback: EngineRef | None) -> EngineRef | None:
+    """Return the FP32 engine of the set of `judged`; of a set that is gone, the one the node holds as its fallback."""
+    if judged is None:
+        return None
+    if source_of(plan.obs.sets, judged) is not None:
+        return best(plan.obs.sets, judged.set, node, plan.refused(node), fp32=True)
+    held = fallback is not None and (fallback.set, fallback.precision) == (judged.set, "FP32")
+    return fallback if held else None
 
 
 def pending(plan: Plan, node: NodeView, has: NodeModel) -> bool:
@@ -201,7 +236,7 @@ def _spared(plan: Plan, node: NodeView, has: NodeModel | None) -> NodeModel | No
     if has.candidate is not None and has.attempt != plan.status.attempt:
         has = _without_candidate(plan, node, has)
     if has.primary is not None and has.primary.digest in bad:
-        target = revert_target(plan.obs.sets, plan.status.known_good, node, bad)
+        target = revert_target(plan.obs.sets, plan.status.known_good, node, bad, has)
         if target is not None:
             return _entry(plan, node, primary=target[1], candidate=None, policy_name=target[0].policy_name)
     return scrubbed(has, bad)
@@ -211,18 +246,22 @@ def _entry(
     plan: Plan, node: NodeView, *, primary: EngineRef | None, candidate: EngineRef | None, policy_name: str = ""
 ) -> NodeModel:
     judged = candidate or primary
-    source = plan.obs.sets.get(judged.set) if judged else None
+    source = source_of(plan.obs.sets, judged) if judged else None
     has = node.wanted(plan.model)
+    fallback = _fallback(plan, node, primary, has)
+    # Of a set that is gone the node has the golden frames still, where it is told of no other.
+    same = has is not None and judged is not None and has.candidate is None and has.primary == judged
+    golden = source.golden if source else has.golden if has is not None and same else None
     policy = plan.obs.policies.get(policy_name) if policy_name else None
     ref = source.contract_ref if source else ""
     return NodeModel(
         name=plan.model,
         attempt=plan.status.attempt,
         primary=primary,
-        fallback=_fallback(plan, node, primary, has),
+        fallback=fallback,
         candidate=candidate,
-        oracle=best(plan.obs.sets, judged.set, node, plan.refused(node), fp32=True) if judged else None,
-        golden=source.golden if source else None,
+        oracle=_oracle(plan, node, judged, fallback),
+        golden=golden,
         policy=within(policy or plan.status.policy or PolicySpec(), node.status.facts.capabilities),
         policy_name=policy_name if policy else plan.status.policy_name,
         contract=plan.obs.contracts.get(ref, has.contract if has else DEFAULT_CONTRACT),
@@ -238,11 +277,11 @@ def _fallback(plan: Plan, node: NodeView, primary: EngineRef | None, has: NodeMo
     """
     bad = plan.refused(node)
     for good in known_good_for(plan.status.known_good, node.device_class):
-        engine = best(plan.obs.sets, good.set, node, bad, fp32=True)
+        engine = good_engine(plan.obs.sets, good, node, bad, has, fp32=True)
         if engine is not None:
             return engine
     kept = has.fallback if has else None
-    if kept is not None and kept.digest not in bad and kept.set not in plan.obs.sets:
+    if kept is not None and kept.digest not in bad and source_of(plan.obs.sets, kept) is None:
         return kept
     if primary is None and plan.status.outcome in ("RolledBack", "Aborted"):
         return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from blurfleet.api.base import seconds
 from blurfleet.api.capabilities import needed
+from blurfleet.api.engineset import content_digest
 from blurfleet.api.meta import timestamp
 from blurfleet.api.nodeengine import NodeModel
 from blurfleet.api.quarantine import QuarantineSpec
@@ -32,6 +33,7 @@ class Step:
     selected: tuple[NodeView, ...]
     status: RolloutStatus
     refused: Finding | None = None
+    begins: bool = False
     events: tuple[Said, ...] = ()
     quarantines: tuple[QuarantineSpec, ...] = ()
 
@@ -87,6 +89,7 @@ def decide(obs: Observation, now: float) -> Decision:
     last = len(obs.rollout.spec.waves) - 1
     status = status.model_copy(update={"wave_index": min(status.wave_index, last)})
     step = _accept(Step(obs=obs, now=now, selected=selected, status=status))
+    step = replace(step, obs=attempt.true_sets(step.obs, step.status))
     if step.refused is not None and step.refused.reason is Reason.MODEL_OWNED:
         return _shown(step, {})
     step = _abort(step)
@@ -102,7 +105,7 @@ def _digests(step: Step) -> Mapping[str, frozenset[str]]:
     for variant in obs.sets[status.set].variants if status.set in obs.sets else ():
         device_class = variant.target.device_class
         found[device_class] = found.get(device_class, frozenset()) | {variant.artifact.digest}
-    for node in step.selected:
+    for node in step.selected if status.set not in obs.sets else ():
         told = node.wanted(obs.rollout.spec.model)
         given = {e.digest for e in (told.primary, told.candidate) if e and e.set == status.set} if told else set()
         found[node.device_class] = found.get(node.device_class, frozenset()) | given
@@ -120,13 +123,16 @@ def _accept(step: Step) -> Step:
     begins = attempt.starting(obs)
     found = refusal(Asked(obs=obs, selected=step.selected, starting=begins, now=step.now))
     if found is not None:
-        return replace(step, refused=found)
+        return replace(step, refused=found, begins=begins)
     if begins:
         fresh = attempt.begin(obs, step.selected, step.now)
-        reason = Reason.RETRYING if status.set == obs.rollout.spec.engine_set else Reason.ACCEPTED
+        same = status.set == obs.rollout.spec.engine_set and not attempt.replaced(obs, status)
+        reason = Reason.RETRYING if same else Reason.ACCEPTED
         words = Said(reason=reason, message=f"attempt {fresh.attempt} with set {fresh.set}")
         return _with(replace(step, status=fresh), say=words)
     known = attempt.adopted(obs, step.selected, status.known_good, timestamp(step.now))
+    if not status.set_digest:
+        step = _with(step, set_digest=content_digest(obs.sets[status.set]))
     name = obs.rollout.spec.policy_ref
     if status.policy_name != name:
         step = _with(step, policy=obs.policies[name], policy_name=name)
@@ -261,7 +267,7 @@ def _next_wave(step: Step) -> Step:
         step,
         outcome="Promoted",
         progress_at=stamp,
-        known_good=attempt.promoted(step.status, classes, step.now),
+        known_good=attempt.promoted(step.obs, step.status, classes, step.now),
         say=Said(reason=Reason.PROMOTED, message=words),
     )
 
@@ -293,7 +299,7 @@ def _shown(step: Step, models: Mapping[str, NodeModel]) -> Decision:
         selected=step.selected,
         models=models,
         refused=step.refused,
-        begins=step.refused is not None and attempt.starting(step.obs),
+        begins=step.begins,
         soak_left=soak_left(step) if step.status.set else 0.0,
         gate_closed=bool(step.status.set) and gate_closed(step),
         now=step.now,
