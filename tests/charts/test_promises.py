@@ -180,6 +180,14 @@ def test_the_repository_api_is_closed_to_who_lacks_the_secret() -> None:
     assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
+def test_what_renders_at_every_sync_changes_nothing_where_the_key_is_one_s_own_and_is_refused_where_not() -> None:
+    ours: Body = {"triton": {"keySecret": "ours"}}
+    assert render(ours) == render(ours)
+    first, second = (named(render(), "Secret", "blurfleet-triton-key") for _ in range(2))
+    assert first["data"] != second["data"]
+    assert first["immutable"] is True
+
+
 LEFT = {
     "DaemonSet": {f"blurfleet-{what}-{name}" for what in ("triton", "agent") for name in CLASSES},
     "Service": {"blurfleet", "blurfleet-triton"},

@@ -362,6 +362,9 @@ def test_every_condition_is_of_the_generation_it_was_observed_at(fleet: Fleet) -
         "NodesHealthy",
         "SemanticChange",
         "AnalysisConclusive",
+        "ReferencesFound",
+        "Reconciling",
+        "Stalled",
     }
 
 

@@ -7,29 +7,28 @@ leaves what the next one completes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
 
 from blurfleet.api.base import Model
-from blurfleet.api.contract import ContractSpec, ContractStatus
 from blurfleet.api.kinds import Resource
-from blurfleet.api.meta import Condition, ObjectMeta, set_condition
+from blurfleet.api.meta import ObjectMeta
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
-from blurfleet.contract import contract_hash
 from blurfleet.errors import BlurfleetError
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
 from blurfleet.store.port import Event, Ref, Store
-from blurfleet_operator.decide import housekeeping, verdicts
+from blurfleet_operator.decide import housekeeping, kstatus, verdicts
 from blurfleet_operator.decide.choice import quarantined_digests
+from blurfleet_operator.decide.hearing import Hearing
 from blurfleet_operator.decide.nodeplan import scrub_spec
-from blurfleet_operator.decide.observation import Decision, NodeView, RolloutView
+from blurfleet_operator.decide.observation import Decision, Finding, NodeView, RolloutView
 from blurfleet_operator.decide.rollout import decide
 from blurfleet_operator.observe import World, observation, read_world
 
+from blurfleet_operator.spread import spread
 SOURCE = "controller"
 _LONGEST_WAIT_S = 60.0
 _log = structlog.get_logger("blurfleet.controller")
@@ -77,12 +76,7 @@ class _Writer:
 
     def apply_all(self, resources: Sequence[Resource]) -> None:
         """Apply many at once: a class that reverts must not wait for its nodes one by one."""
-        if self._writers == 1 or len(resources) <= 1:
-            for resource in resources:
-                self.apply(resource)
-            return
-        with ThreadPoolExecutor(max_workers=self._writers, thread_name_prefix="apply") as pool:
-            list(pool.map(self.apply, resources))
+        spread(self.apply, resources, threads=self._writers)
 
     def delete(self, resource: Resource) -> None:
         ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
@@ -115,13 +109,13 @@ class _Writer:
             return False
 
 
-def reconcile(store: Store, now: float, *, writers: int = 1) -> Pass:
+def reconcile(store: Store, now: float, *, writers: int = 1, hearing: Hearing | None = None) -> Pass:
     """Bring the store one step closer to what its rollouts ask for. Raises StoreError where it cannot be read at all.
 
     Idempotent: when nothing changed nothing is written. `now` is in seconds since the epoch; `writers` is how many
-    nodes may be written at the same time.
+    nodes may be written at the same time; `hearing` says who is heard, None where heartbeats are of this clock.
     """
-    world = read_world(store, now)
+    world = read_world(store, now, hearing)
     writer = _Writer(store, now, writers)
     _tell_broken(world, writer)
     nodes = {n.name: n for n in world.nodes}
@@ -164,15 +158,10 @@ def _told(node: NodeView, entry: NodeModel) -> NodeView:
 def _tell_undecided(world: World, rollout: RolloutView, error: Exception, writer: _Writer) -> None:
     key = (rollout.namespace, rollout.name)
     resource = next(r for r in world.of("EngineRollout") if (r.meta.namespace or "", r.meta.name) == key)
-    new = Condition(
-        type="Ready",
-        status="False",
-        reason=Reason.CHECK_FAILED,
-        message=f"cannot be decided about: {error}"[:2048],
-        observed_generation=rollout.generation,
-    )
-    conditions = set_condition(rollout.status.conditions, new, world.now)
-    writer.status(resource, rollout.status.model_copy(update={"conditions": conditions}))
+    finding = Finding(reason=Reason.CHECK_FAILED, message=f"cannot be decided about: {error}")
+    old, generation = rollout.status, rollout.generation
+    conditions = kstatus.placed(old.conditions, "Failed", finding, generation=generation, now=world.now)
+    writer.status(resource, old.model_copy(update={"conditions": conditions, "observed_generation": generation}))
 
 
 def _tell_broken(world: World, writer: _Writer) -> None:
@@ -238,9 +227,7 @@ def _keep_house(world: World, quarantines: tuple[QuarantineSpec, ...], writer: _
     for resource in world.of("QualityPolicy"):
         writer.status(resource, housekeeping.policy_status(resource, world.now))
     for resource in world.of("PreprocessContract"):
-        assert isinstance(resource.spec, ContractSpec)
-        digest = contract_hash(resource.spec)
-        writer.status(resource, ContractStatus(observed_generation=resource.meta.generation, hash=digest))
+        writer.status(resource, housekeeping.contract_status(resource, world.now))
     for resource in world.of("EngineSet"):
         contracts = {
             r.meta.name: r for r in world.of("PreprocessContract") if r.meta.namespace == resource.meta.namespace
@@ -254,4 +241,4 @@ def _keep_house(world: World, quarantines: tuple[QuarantineSpec, ...], writer: _
             ref = Ref(kind=resource.kind, name=resource.meta.name)
             writer.say(ref, Reason.QUARANTINE_EXPIRED, f"expired at {resource.spec.expiry}", warning=False)
         else:
-            writer.status(resource, housekeeping.quarantine_status(resource, world.of("EngineSet")))
+            writer.status(resource, housekeeping.quarantine_status(resource, world.of("EngineSet"), world.now))

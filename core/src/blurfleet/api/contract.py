@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from blurfleet.api.base import Digest, Model
+from blurfleet.api.meta import Condition
 
 ResizeKernel = Literal["area", "linear", "linear-antialias", "cubic-antialias", "lanczos"]
 
@@ -76,6 +77,7 @@ class ContractStatus(Model):
 
     observed_generation: int = 0
     hash: Digest | None = None
+    conditions: tuple[Condition, ...] = ()
 
 
 DEFAULT_CONTRACT = ContractSpec()

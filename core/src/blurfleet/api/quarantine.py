@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from blurfleet.api.base import Digest, Model
+from blurfleet.api.meta import Condition
 
 
 class QuarantineSpec(Model):
@@ -23,3 +24,4 @@ class QuarantineStatus(Model):
 
     observed_generation: int = 0
     engine_sets: tuple[str, ...] = Field(default=(), max_length=256)
+    conditions: tuple[Condition, ...] = ()

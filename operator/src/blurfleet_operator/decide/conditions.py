@@ -11,7 +11,7 @@ from blurfleet.api.meta import Condition, ConditionStatus, condition, set_condit
 from blurfleet.api.nodeengine import NodeModel
 from blurfleet.api.rollout import KnownGood, Phase, RolloutStatus
 from blurfleet.reasons import Reason
-from blurfleet_operator.decide import holds
+from blurfleet_operator.decide import holds, kstatus
 from blurfleet_operator.decide.acceptance import quarantine_words
 from blurfleet_operator.decide.observation import Finding, NodeView, Observation, Said, instant
 
@@ -50,7 +50,7 @@ def conditions_for(shown: Shown) -> tuple[RolloutStatus, tuple[Said, ...], float
     """Return the finished status, the events of its transitions, and in how many seconds to look again."""
     phase, head = headline(shown)
     generation = shown.obs.rollout.generation
-    conditions = shown.status.conditions
+    conditions = _readiness(shown, phase, head)
     for kind, status, reason, message in _facts(shown, phase, head):
         new = Condition(type=kind, status=status, reason=reason, message=message[:2048], observed_generation=generation)
         conditions = set_condition(conditions, new, shown.now)
@@ -146,18 +146,42 @@ def _settled(shown: Shown, node: NodeView) -> bool:
     return told.primary is None or node.serving_digest(told.name) == told.primary.digest
 
 
-def _facts(shown: Shown, phase: Phase, head: Finding) -> list[tuple[str, ConditionStatus, Reason, str]]:
+def _readiness(shown: Shown, phase: Phase, head: Finding) -> tuple[Condition, ...]:
+    """Return the conditions with the three that kstatus reads."""
     held = holds.first_hold(shown.standing)
     promoted = shown.status.outcome == "Promoted"
     ready = promoted and shown.refused is None and held is None and not shown.standing.waiting
+    because = head if ready else _why_not(shown, head)
+    return kstatus.placed(
+        shown.status.conditions,
+        kstatus.rollout_state(phase, because.reason, ready=ready, arriving=_arrival_left(shown) > 0),
+        because,
+        generation=shown.obs.rollout.generation,
+        now=shown.now,
+        unsure=promoted and held is not None and held.reason is Reason.PARTIAL_FLEET,
+    )
+
+
+def _arrival_left(shown: Shown) -> float:
+    reason = shown.refused.reason if shown.refused is not None else Reason.ACCEPTED
+    return kstatus.arrival_left(shown.status.conditions, reason, shown.now)
+
+
+def _references(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
+    kind, missing = "ReferencesFound", shown.refused
+    if missing is not None and missing.reason in kstatus.ARRIVES:
+        return kind, "False", missing.reason, missing.message
+    return kind, "True", Reason.ACCEPTED, "set, contract and policy exist"
+
+
+def _facts(shown: Shown, phase: Phase, head: Finding) -> list[tuple[str, ConditionStatus, Reason, str]]:
+    promoted = shown.status.outcome == "Promoted"
     because = _why_not(shown, head)
-    unsure = held is not None and held.reason is Reason.PARTIAL_FLEET
-    off: ConditionStatus = "Unknown" if unsure and promoted else "False"
     going: ConditionStatus = "True" if phase in ("Progressing", "RollingBack") else "False"
     return [
-        ("Ready", "True" if ready else off, *_of(head if ready else because)),
         ("Progressing", going, *_of(head)),
         ("Promoted", "True" if promoted and not shown.begins else "False", *_of(head if promoted else because)),
+        _references(shown),
         _fallback_ready(shown),
         _reachable(shown),
         _healthy(shown),
@@ -270,4 +294,6 @@ def _requeue(shown: Shown) -> float:
     waits = [_LONGEST_WAIT_S]
     if not shown.status.outcome and shown.status.set:
         waits += [w for w in (shown.soak_left, shown.deadline_left) if w > 0]
+    if shown.refused is not None and shown.refused.reason in kstatus.ARRIVES:
+        waits += [w for w in (_arrival_left(shown),) if w > 0]
     return max(0.05, min(waits))

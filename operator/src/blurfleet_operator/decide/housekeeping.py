@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from blurfleet.api.admission import quarantines_hitting
+from blurfleet.api.contract import ContractSpec, ContractStatus
 from blurfleet.api.engineset import EngineSetSpec, EngineSetStatus
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, ConditionStatus, set_condition
 from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet.api.policy import PolicySpec, PolicyStatus
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.contract import contract_hash
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.acceptance import policy_problem, quarantine_words
 from blurfleet_operator.decide.choice import variants_for
-from blurfleet_operator.decide.observation import NodeView, instant
+from blurfleet_operator.decide.kstatus import State, arrival_left, placed
+from blurfleet_operator.decide.observation import Finding, NodeView, instant
 
 
 def policy_status(resource: Resource, now: float) -> PolicyStatus:
@@ -24,12 +27,23 @@ def policy_status(resource: Resource, now: float) -> PolicyStatus:
     assert isinstance(old, PolicyStatus)
     named = {c for r in spec.metrics for c in r.classes} & set(DEVICE_CLASSES)
     problem = policy_problem(resource.meta.name, spec, sorted(named))
-    status: ConditionStatus = "False" if problem else "True"
-    reason = problem.reason if problem else Reason.ACCEPTED
-    message = problem.message if problem else "every rule can be evaluated"
+    fine = Finding(reason=Reason.ACCEPTED, message="every rule can be evaluated")
     return PolicyStatus(
         observed_generation=resource.meta.generation,
-        conditions=set_condition(old.conditions, _said(resource, "Ready", status, reason, message), now),
+        conditions=_standing(resource, old.conditions, "Failed" if problem else "Current", problem or fine, now),
+    )
+
+
+def contract_status(resource: Resource, now: float) -> ContractStatus:
+    """Return the status of a PreprocessContract: its hash. One that was accepted is Ready, for it cannot change."""
+    spec, old = resource.spec, resource.status
+    assert isinstance(spec, ContractSpec)
+    assert isinstance(old, ContractStatus)
+    fine = Finding(reason=Reason.ACCEPTED, message="hashed")
+    return ContractStatus(
+        observed_generation=resource.meta.generation,
+        hash=contract_hash(spec),
+        conditions=_standing(resource, old.conditions, "Current", fine, now),
     )
 
 
@@ -44,9 +58,18 @@ def set_status(
     spec, old = resource.spec, resource.status
     assert isinstance(spec, EngineSetSpec)
     assert isinstance(old, EngineSetStatus)
-    conditions = set_condition(old.conditions, _verified(resource, spec, quarantines, contracts), now)
+    verified = _verified(resource, spec, quarantines, contracts)
+    finding = Finding(reason=verified.reason, message=verified.message)
+    conditions = _standing(resource, old.conditions, _set_state(verified, old.conditions, now), finding, now)
+    conditions = set_condition(conditions, verified, now)
     conditions = set_condition(conditions, _compatible(resource, spec, nodes, now), now)
     return EngineSetStatus(observed_generation=resource.meta.generation, conditions=conditions)
+
+
+def _set_state(verified: Condition, conditions: tuple[Condition, ...], now: float) -> State:
+    if verified.status == "True":
+        return "Current"
+    return "InProgress" if arrival_left(conditions, verified.reason, now, of="Verified") > 0 else "Failed"
 
 
 def _verified(
@@ -76,21 +99,34 @@ def _compatible(resource: Resource, spec: EngineSetSpec, nodes: Iterable[NodeVie
     return _said(resource, "Compatible", "True", Reason.ACCEPTED, f"{len(heard)} nodes have a variant")
 
 
-def quarantine_status(resource: Resource, sets: Iterable[Resource]) -> QuarantineStatus:
+def quarantine_status(resource: Resource, sets: Iterable[Resource], now: float) -> QuarantineStatus:
     """Return the status of an EngineQuarantine: the sets that hold its digest, as namespace/name."""
+    old = resource.status
     assert isinstance(resource.spec, QuarantineSpec)
+    assert isinstance(old, QuarantineStatus)
     held = [
         f"{s.meta.namespace}/{s.meta.name}"
         for s in sets
         if isinstance(s.spec, EngineSetSpec) and quarantines_hitting(s.spec, [resource.spec])
     ]
-    return QuarantineStatus(observed_generation=resource.meta.generation, engine_sets=tuple(sorted(held)[:256]))
+    fine = Finding(reason=Reason.ACCEPTED, message=f"{len(held)} engine sets hold the digest")
+    return QuarantineStatus(
+        observed_generation=resource.meta.generation,
+        engine_sets=tuple(sorted(held)[:256]),
+        conditions=_standing(resource, old.conditions, "Current", fine, now),
+    )
 
 
 def expired(spec: QuarantineSpec, now: float) -> bool:
     """Tell whether the quarantine is over. An unreadable expiry never is: the safe side is to refuse."""
     until = instant(spec.expiry or "")
     return until is not None and until <= now
+
+
+def _standing(
+    resource: Resource, conditions: tuple[Condition, ...], state: State, finding: Finding, now: float
+) -> tuple[Condition, ...]:
+    return placed(conditions, state, finding, generation=resource.meta.generation, now=now)
 
 
 def _said(resource: Resource, kind: str, status: ConditionStatus, reason: Reason, message: str) -> Condition:
