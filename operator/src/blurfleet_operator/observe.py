@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from blurfleet.api.contract import ContractSpec
 from blurfleet.api.engineset import EngineSetSpec
@@ -39,12 +40,12 @@ class World:
         """Return the readable objects of a kind."""
         return self.objects.get(kind, ())
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[NodeView, ...]:
         """Return the nodes."""
         return tuple(node_view(r) for r in self.of("NodeEngine"))
 
-    @property
+    @cached_property
     def rollouts(self) -> tuple[RolloutView, ...]:
         """Return the rollouts, the oldest first."""
         return tuple(sorted((rollout_view(r) for r in self.of("EngineRollout")), key=lambda r: r.age_key))
