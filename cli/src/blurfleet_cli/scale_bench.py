@@ -40,6 +40,8 @@ _POLL_S = 0.02
 _QUIET_S = 3.0
 _QUIET_REQUESTS = 12.0
 _CLASS = "a100"
+_NODES = "simulated-nodes"
+_FLOWS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
 _ROLLOUT = Ref(kind="EngineRollout", name="bokeh", namespace="default")
 Tell = Callable[[str], None]
 
@@ -126,10 +128,11 @@ class SimulatedNodes:
 class Bench:
     """One control plane, one operator and `count` simulated nodes."""
 
-    def __init__(self, plane: ControlPlane, operator: psutil.Process, count: int, tell: Tell) -> None:
-        self.plane, self.operator, self.count, self.tell = plane, operator, count, tell
+    def __init__(
+        self, plane: ControlPlane, operator: psutil.Process, nodes: SimulatedNodes, count: int, tell: Tell
+    ) -> None:
+        self.plane, self.operator, self.nodes, self.count, self.tell = plane, operator, nodes, count, tell
         self.api = plane.admin()
-        self.nodes = SimulatedNodes(Access(kubeconfig=plane.kubeconfig))
         self.names = [f"node-{i:05d}" for i in range(count)]
 
     def run(self) -> dict[str, Any]:
@@ -290,6 +293,32 @@ def _label(line: str, name: str) -> str:
     return match.group(1) if match else ""
 
 
+def _account(api: KubeApi) -> str:
+    """Return the token of one account that speaks for all nodes: an agent's names one node, and the policy holds it.
+
+    Its status writes share the agents' flow, so that the server queues them as it would queue a fleet's.
+    """
+    flow = api.call("GET", f"{_FLOWS}/blurfleet-agents")
+    flow["metadata"] = {"name": _NODES}
+    flow["spec"]["rules"][0]["subjects"][0]["serviceAccount"]["name"] = _NODES
+    flow["spec"]["matchingPrecedence"] += 1
+    rbac = "rbac.authorization.k8s.io"
+    bodies = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _NODES, "namespace": NAMESPACE}},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": _NODES},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": _NODES, "namespace": NAMESPACE}],
+        },
+        flow,
+    ]
+    for body in bodies:
+        api.create(body)
+    return service_account_token(api, NAMESPACE, _NODES)
+
+
 def _digest(text: str) -> str:
     return digest_bytes(f"scale/{text}".encode())
 
@@ -356,8 +385,9 @@ def run(counts: tuple[int, ...], tell: Tell) -> list[dict[str, Any]]:
             with ControlPlane(root / "plane", tell=tell) as plane:
                 api = plane.admin()
                 install(api, tell=tell)
+                told = Access(kubeconfig=plane.write_kubeconfig(root / "nodes.kubeconfig", _account(api)))
                 api.close()
                 with _operator(plane, root) as operator:
-                    measured = Bench(plane, operator, count, tell).run()
+                    measured = Bench(plane, operator, SimulatedNodes(told), count, tell).run()
         reports.append({**measured, "cpus": os.cpu_count(), "load_average": round(load, 2)})
     return reports

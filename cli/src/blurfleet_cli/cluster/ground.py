@@ -30,10 +30,9 @@ _TEMPLATES = (
     "policy-agents",
     "policy-operator",
     "policy-rollouts",
+    "flow-agents",
 )
-_HEAD = (
-    "# Rendered from charts/blurfleet by `make gen`: namespace, accounts, roles and policies, for use without Helm.\n"
-)
+_HEAD = "# Rendered from charts/blurfleet by `make gen`: namespace, accounts, roles, policies and flow, for no Helm.\n"
 _READY_S = 60.0
 _POLL_S = 0.1
 _PROBE = "blurfleet-probe"

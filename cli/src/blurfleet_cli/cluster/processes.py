@@ -6,22 +6,28 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
 from blurfleet.deadline import came_true
 from blurfleet.store.atomic import write_atomic
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
-def start(command: Sequence[str], *, pid_file: Path, log: Path) -> None:
-    """Start `command` in a session of its own, its output appended to `log`. Raises OSError."""
+
+def start(command: Sequence[str], *, pid_file: Path, log: Path, env: Mapping[str, str] = _NOTHING) -> None:
+    """Start `command` in a session of its own, its output appended to `log`. Raises OSError.
+
+    `env` is added to this process's environment.
+    """
     # Not subprocess: it warns about every process that its starter does not wait for.
     pid = os.posix_spawnp(
         command[0],
         list(command),
-        os.environ,
+        {**os.environ, **env},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),

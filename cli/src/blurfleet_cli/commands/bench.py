@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -69,6 +70,8 @@ def scale(nodes: str, as_json: bool) -> None:
     """
     from blurfleet_cli import scale_bench
 
+    # Ended like Ctrl-C, so that the control plane ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         counts = tuple(int(n) for n in nodes.split(","))
     except ValueError as error:
