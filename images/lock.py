@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "images/locks"
 # Image -> extras of the project, and what its command line needs beside them.
 IMAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "operator": (("operator",), ()),
+    "operator": (("operator",), ("click",)),
     "agent": (("agent",), ("click",)),
     "gateway": (("preprocess",), ("click", "psutil")),
     "forge": (("forge",), ("click", "psutil", "rich")),

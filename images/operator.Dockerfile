@@ -23,4 +23,4 @@ FROM --platform=$TARGETPLATFORM ${BASE}
 COPY --from=build /opt/blurfleet /opt/blurfleet
 ENV PATH=/opt/blurfleet/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
-CMD ["kopf", "run", "-A", "-m", "blurfleet_operator.main", "--log-format=json"]
+CMD ["blurfleet", "operator"]

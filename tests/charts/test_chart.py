@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import Any
 
@@ -17,6 +16,7 @@ from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_cli.cluster.ground import render_ground
 from blurfleet_cli.commands.forge import build
+from blurfleet_cli.main import COMMANDS
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_preprocess.settings import GatewaySettings
 
@@ -142,8 +142,8 @@ def test_roles_of_components_name_what_they_may_do() -> None:
 
 def test_the_operator_is_started_as_it_can_be() -> None:
     container = dict(pods(render()))["blurfleet-operator"]["containers"][0]
-    module = container["command"][container["command"].index("-m") + 1]
-    assert importlib.util.find_spec(module) is not None
+    name, command = container["command"]
+    assert (name, COMMANDS[command][0]) == ("blurfleet", "blurfleet_cli.commands.operator")
     given = {e["name"].removeprefix("BLURFLEET_").lower() for e in container["env"]}
     assert given <= OperatorSettings.model_fields.keys()
 

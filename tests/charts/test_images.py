@@ -23,7 +23,7 @@ LOCKS = ROOT / "images/locks"
 IMAGES = ("operator", "agent", "gateway", "forge")
 # Image -> what its command imports: a package stands for all its modules.
 STARTS = {
-    "operator": ("blurfleet_operator",),
+    "operator": ("blurfleet_cli.main", "blurfleet_cli.commands.operator", "blurfleet_operator"),
     "agent": ("blurfleet_cli.main", "blurfleet_cli.commands.run", "blurfleet_agent"),
     "gateway": ("blurfleet_cli.main", "blurfleet_cli.commands.run", "blurfleet_preprocess"),
     "forge": ("blurfleet_cli.main", "blurfleet_cli.commands.forge", "blurfleet_forge"),
@@ -80,7 +80,7 @@ def test_every_locked_requirement_has_hashes() -> None:
 @pytest.mark.parametrize(
     ("lock", "needed", "absent"),
     [
-        ("operator.txt", {"kopf", "kubernetes", "pydantic", "structlog"}, {"onnx", "tritonclient", "pytest"}),
+        ("operator.txt", {"click", "kopf", "kubernetes", "pydantic", "structlog"}, {"onnx", "tritonclient", "pytest"}),
         ("agent.txt", {"tritonclient", "grpcio", "prometheus-client", "psutil", "click"}, {"kopf", "fastapi"}),
         ("gateway.txt", {"fastapi", "uvicorn", "tritonclient", "click"}, {"kopf", "onnx"}),
         ("forge.txt", {"onnx", "onnxruntime", "click"}, {"kopf", "fastapi"}),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 import structlog
 
-from blurfleet.logs import log_json
+from blurfleet.logs import log_json, log_libraries
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingReader, RoutingTable, read_routing, write_routing
 from blurfleet_preprocess.main import served_model
 
@@ -28,6 +29,29 @@ def test_a_traceback_in_a_log_names_the_error_and_holds_no_locals(capsys: pytest
     assert (line["service"], line["node"], line["event"]) == ("agent", "orin-0", "could not be judged")
     assert line["exception"][0]["exc_type"] == "ValueError"
     assert "frame of a person" not in json.dumps(line)
+
+
+def test_what_libraries_say_is_a_line_like_our_own(capsys: pytest.CaptureFixture[str]) -> None:
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    try:
+        log_json(service="operator")
+        log_libraries()
+        logging.getLogger("kopf.activities").info("chatter")
+        try:
+            secret = "a person's key"
+            raise ValueError(len(secret))
+        except ValueError:
+            logging.getLogger("kopf._core").exception("a watch of %s failed", "nodes")
+    finally:
+        structlog.configure(**before)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    [line] = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (line["service"], line["logger"], line["level"]) == ("operator", "kopf._core", "error")
+    assert (line["event"], line["exception"][0]["exc_type"]) == ("a watch of nodes failed", "ValueError")
+    assert "a person's key" not in json.dumps(line)
 
 
 def test_every_line_of_a_gateway_names_the_model_and_its_network_as_served_now(

@@ -1,20 +1,38 @@
-"""The operator as its own process: started with settings by environment, ended by its pid."""
+"""The operator as its own process: started as the chart starts it, ended by its pid."""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
+import yaml
+from helm_python import Chart
 
 from blurfleet_cli.ports import free_ports
 
+CHART = Path(__file__).parents[2] / "charts/blurfleet"
+
+
+@functools.cache
+def shipped() -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the chart's command for the operator and the variables that it sets to fixed values."""
+    rendered = Chart.load(CHART).render({}, name="blurfleet", namespace="blurfleet-system")
+    [text] = [t for name, t in rendered.items() if name.endswith("/operator.yaml")]
+    [body] = [b for b in yaml.safe_load_all(text) if b and b["kind"] == "Deployment"]
+    [container] = body["spec"]["template"]["spec"]["containers"]
+    given = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    return tuple(container["command"]), given
+
 
 class OperatorProcess:
-    """`blurfleet operator` with one kubeconfig; its log lies in `folder`/operator.log."""
+    """The chart's operator with one kubeconfig; its log lies in `folder`/operator.log."""
 
     def __init__(self, kubeconfig: Path, folder: Path, **settings: str) -> None:
         self.kubeconfig, self.log = kubeconfig, folder / "operator.log"
@@ -24,17 +42,24 @@ class OperatorProcess:
 
     def start(self) -> None:
         """Start it; nothing waits for it to be ready."""
+        (name, *words), given = shipped()
         env = {
+            **given,
             **{k: v for k, v in os.environ.items() if not k.startswith(("BLURFLEET_", "KUBECONFIG"))},
             "BLURFLEET_KUBECONFIG": str(self.kubeconfig),
             "BLURFLEET_HEALTH_ADDRESS": self.health,
+            "BLURFLEET_METRICS_HOST": "127.0.0.1",
             "BLURFLEET_METRICS_PORT": "0",
             **self.settings,
         }
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "blurfleet_cli", "operator"], env=env, stdout=stream, stderr=stream
+                [str(Path(sys.executable).with_name(name)), *words], env=env, stdout=stream, stderr=stream
             )
+
+    def logged(self) -> list[dict[str, Any]]:
+        """Return every line of its log. Raises ValueError for one that is no JSON."""
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
 
     def running(self) -> bool:
         """Tell whether the process runs."""

@@ -34,6 +34,7 @@ def test_the_examples_are_promoted_on_two_nodes_with_events_and_columns(
     columns = fleet.table("enginerollouts")
     assert (columns["PHASE"], columns["NODES"], columns["SET"]) == ("Promoted", "2/2", "bokeh-mixed-2")
     assert operator.alive()
+    assert {line["service"] for line in operator.logged()} == {"operator"}
 
 
 def test_an_engine_that_fails_golden_is_quarantined_and_refused_from_then_on(

@@ -39,3 +39,14 @@ def log_json(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def log_libraries(level: int = logging.WARNING) -> None:
+    """Make what libraries say by `logging`, from `level` up, lines like our own. Call after `log_json`, in main."""
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_logger_name],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *structlog.get_config()["processors"]],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler])

@@ -1,4 +1,4 @@
-"""The operator as a process: `kopf run -A -m blurfleet_operator.main`, or `run` where it is embedded."""
+"""The operator as a process: `blurfleet operator` calls `run`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class OperatorSettings(BaseSettings):
     identity: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
         validation_alias=AliasChoices("BLURFLEET_IDENTITY", "POD_ID"),
-        description="its name among its peers; under `kopf run` set POD_ID, which kopf reads too",
+        description="its name among its peers; a pod gives its own",
     )
     metrics_port: int = Field(default=9100, ge=0, le=65535, description="0 takes a free one")
     metrics_host: str = Field(default="127.0.0.1", description="where metrics are served")

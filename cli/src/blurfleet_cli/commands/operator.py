@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import threading
 
 import click
+import structlog
 from pydantic import ValidationError
 
 from blurfleet.api.kinds import invalid
-from blurfleet.logs import log_json
+from blurfleet.logs import log_json, log_libraries
 
 _GRACE_S = 30.0
 
@@ -32,7 +32,7 @@ def operator() -> None:
     except ValidationError as error:
         raise invalid(error, "settings (BLURFLEET_ variables)") from error
     log_json(service="operator")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    log_libraries()
     stop, ended = threading.Event(), threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
@@ -53,5 +53,5 @@ def operator() -> None:
     asked = not ended.is_set()
     ended.wait(_GRACE_S)
     for cause in failed:
-        click.echo(f"error: the operator ended: {type(cause).__name__}: {cause}", err=True)
+        structlog.get_logger("blurfleet.operator").error("the operator ended", error=f"{type(cause).__name__}: {cause}")
     sys.exit(0 if asked and not failed else 1)

@@ -1,7 +1,7 @@
-"""How a rollout, a set or a policy reads to those that know only kstatus: Flux, `kubectl wait`, Argo CD by its script.
+"""How our objects read to those that know only kstatus: Flux, `kubectl wait`, Argo CD by its script.
 
-They read `status.observedGeneration` and three conditions: `Ready`, `Reconciling` (work goes on by itself) and `Stalled`
-(nothing goes on until a person acts). At most one of the last two is True, and neither where `Ready` is.
+They read `status.observedGeneration` and three conditions: `Ready`, `Reconciling` (work goes on by itself) and
+`Stalled` (nothing goes on until a person acts). At most one of the last two is True, and neither where `Ready` is.
 """
 
 from __future__ import annotations
