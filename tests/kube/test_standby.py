@@ -106,6 +106,7 @@ def test_the_standby_takes_over_a_rollout_under_way_gives_it_back_and_the_two_ne
     until(lambda: (True, "Acting") in first.said(), what="the first acts")
     second.process.start()
     nodes = {n: join(n) for n in ("a", "b")}
+    until(lambda: all(fleet.node(n) is not None for n in nodes), what="both nodes are registered")
     fleet.ground()
     for name in ("good", "next", "last"):
         fleet.set(name, name)
