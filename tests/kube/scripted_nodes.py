@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
+from blurfleet.api.nodeengine import NodeEngineStatus
 from blurfleet.errors import BlurfleetError
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
+from blurfleet.store.kuberequests import replacing_status
 from blurfleet.store.port import Ref
 from blurfleet_cli.simulated_nodes import Script, report
 
@@ -23,7 +26,9 @@ class ScriptedNode:
 
     def __init__(self, name: str, device_class: str, access: Access) -> None:
         self.name, self.device_class, self.script = name, device_class, Script()
-        self.store = KubeStore(KubeClient(access, connections=4), manager="blurfleet-agent", node=name)
+        self.client = KubeClient(access, connections=4)
+        self.store = KubeStore(self.client, manager="blurfleet-agent", node=name)
+        self.newer: dict[str, Any] = {}
         self.errors: list[str] = []
         self.served: list[str] = []
         self._stop = threading.Event()
@@ -42,6 +47,15 @@ class ScriptedNode:
         self.stop()
         self._thread.join(10)
         self.store.close()
+
+    def _write(self, ref: Ref, status: NodeEngineStatus) -> None:
+        """Write the status; an agent of a newer version says `newer` in it as well."""
+        if not self.newer:
+            self.store.write_status(ref, status)
+            return
+        request = replacing_status(ref, status, "blurfleet-agent")
+        request.body[0]["value"].update(self.newer)
+        self.client.send(request)
 
     def _run(self) -> None:
         for _ in self.store.watch(("NodeEngine",), self._stop.is_set):
@@ -65,7 +79,7 @@ class ScriptedNode:
             return
         status = report(found, self.device_class, self.script, now)
         if status != found.status:
-            self.store.write_status(ref, status)
+            self._write(ref, status)
             for model in status.models:
                 if model.serving is not None and (not self.served or self.served[-1] != model.serving.digest):
                     self.served.append(model.serving.digest)

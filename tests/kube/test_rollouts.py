@@ -199,21 +199,3 @@ def test_a_spec_that_breaks_a_rule_says_what_to_do(fleet: Fleet, operator: Opera
     waves = [{"name": "one", "percent": 50}, {"name": "two", "percent": 20}]
     with pytest.raises((InvalidSpec, AdmissionRefused), match="must not decrease"):
         fleet.rollout("none", waves=waves)
-
-
-def test_agents_of_other_versions_are_led_through_the_same_rollout(
-    fleet: Fleet, started: dict[str, ScriptedNode]
-) -> None:
-    path = f"/apis/blurfleet.dev/v1alpha1/nodeengines/{fleet.space}-a/status"
-    newer = {"type": "Cooled", "status": "False", "reason": "FanStopped", "message": "a reason of tomorrow"}
-    found = fleet.api.call("GET", path)
-    conditions = [*found["status"].get("conditions", []), newer]
-    fleet.api.merge(path, {"status": {"conditions": conditions, "laterField": {"x": 1}}})
-    # An older agent has no Lease and says its heartbeat in its status.
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/blurfleet-system/leases/{fleet.space}-b"
-    fleet.api.call("DELETE", lease)
-    fleet.set("next", "next")
-    fleet.change(engineSet="next")
-    fleet.wait_promoted("bokeh", "next")
-    for name in started:
-        fleet.wait_serving(name, "next")
