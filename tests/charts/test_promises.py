@@ -200,6 +200,8 @@ LEFT = {
     "NetworkPolicy": {"blurfleet-triton", "blurfleet-gateway"},
     "ValidatingAdmissionPolicy": {"blurfleet-agents"},
     "ValidatingAdmissionPolicyBinding": {"blurfleet-agents"},
+    "FlowSchema": {"blurfleet-agents"},
+    "PriorityLevelConfiguration": {"blurfleet-agents"},
 }
 
 
