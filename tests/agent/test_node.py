@@ -88,6 +88,7 @@ class Bench:
             metrics=Metrics(CollectorRegistry(), node="orin-0", device_class="jetson-orin"),
             collect=lambda *_: None,
             facts=NodeFacts,
+            runtime=lambda: None,
             outbox=None,
         )
         self.node = Node(cast(Parts, parts), clock=lambda: self.steady, wall=lambda: self.wall)

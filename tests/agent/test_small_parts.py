@@ -120,7 +120,8 @@ def test_no_label_carries_a_digest_frame_or_user() -> None:
     exported.sample("bokeh", source="Shadow", verdict="Pass", max_abs=0.1, deer=0.1, now=1.0)
     exported.tripped("bokeh", "DEERExceeded", swapped=True)
     names = {label for family in registry.collect() for sample in family.samples for label in sample.labels}
-    assert names <= {"device_type", "node", "model", "reason", "scope", "source", "verdict", "le"}
+    versions = {"agent_version", "triton_version", "runtime_version", "memory_source", "simulated"}
+    assert names <= {"device_type", "node", "model", "reason", "scope", "source", "verdict", "le", *versions}
 
 
 def test_two_agents_in_one_process_do_not_share_metrics() -> None:

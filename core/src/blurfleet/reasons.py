@@ -66,6 +66,7 @@ class Reason(StrEnum):
     INSUFFICIENT_MEMORY = "InsufficientMemory"
     INSUFFICIENT_STORAGE = "InsufficientStorage"
     EVIDENCE_UNWRITTEN = "EvidenceUnwritten"
+    RUNTIME_MISMATCH = "RuntimeMismatch"
     # Artifacts, configs, inputs
     DIGEST_MISMATCH = "DigestMismatch"
     SIZE_MISMATCH = "SizeMismatch"
@@ -119,6 +120,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_KIND = "UnknownKind"
     UNKNOWN_CLASS = "UnknownClass"
+    UNKNOWN_NODE = "UnknownNode"
     UNKNOWN_POLICY = "UnknownPolicy"
     UNKNOWN_ENGINE_SET = "UnknownEngineSet"
     UNKNOWN_CONTRACT = "UnknownContract"

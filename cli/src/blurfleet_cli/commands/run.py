@@ -105,7 +105,8 @@ def triton() -> None:
 
     Example: BLURFLEET_NODE=orin-0 BLURFLEET_NODE_DIR=... blurfleet triton
     """
-    from blurfleet_agent.settings import read_key
+    from blurfleet.store.atomic import write_atomic
+    from blurfleet_agent.settings import RUNTIME_NAMES, read_key
     from blurfleet_agent.tritonenv import ensure_environment
     from blurfleet_agent.tritonserver import Ports, TritonServer, TritonSettings, new_shm_prefix
 
@@ -120,7 +121,9 @@ def triton() -> None:
         trace_url=chosen.trace_url,
         service_name=f"triton-{chosen.node}",
     )
-    with TritonServer(ensure_environment(cache_dir()), settings, log=chosen.node_dir / "triton.log") as server:
+    environment = ensure_environment(cache_dir())
+    write_atomic(chosen.node_dir / RUNTIME_NAMES, "\n".join(environment.packages()).encode())
+    with TritonServer(environment, settings, log=chosen.node_dir / "triton.log") as server:
         while not stopped.wait(0.2):
             if not server.running():
                 raise NodeError(Reason.TRITON_UNREACHABLE, f"ended by itself: {server.last_words()}", where=chosen.node)

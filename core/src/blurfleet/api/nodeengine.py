@@ -144,6 +144,10 @@ class NodeFacts(Model):
     triton_version: str = ""
     memory_total_bytes: int = 0
     memory_available_bytes: int = 0
+    memory_source: str = Field(
+        default="", description="NVML, Unified, Host, or HostNoNvml: the machine's, as the GPU's own cannot be read"
+    )
+    driver_version: str = ""
     agent_version: str = ""
     capabilities: tuple[str, ...] = ()
     metrics_address: str = ""

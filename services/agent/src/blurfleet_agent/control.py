@@ -80,6 +80,12 @@ class RepositoryControl:
             versions = {number: state for number, state in versions.items() if number == version}
         return any(state.state == READY for state in versions.values())
 
+    def server_version(self, *, timeout_s: float = 1.0) -> str:
+        """Return Triton's version as the server says it. Raises EngineError, EngineTimeout."""
+        return str(
+            self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), "server", timeout_s).version
+        )
+
     def statistics(self, *, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, dict[int, VersionStatistics]]:
         """Return {model: {version: counts}} of the ready models. A reload starts a model's counts again from zero."""
         request = service_pb2.ModelStatisticsRequest()

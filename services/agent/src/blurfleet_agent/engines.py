@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from pydantic import ValidationError
 
 from blurfleet.api.engineset import Blob
@@ -20,6 +19,7 @@ from blurfleet.reasons import Reason
 from blurfleet_agent.config_lint import lint
 from blurfleet_agent.config_text import engine_config
 from blurfleet_agent.control import READY, RepositoryControl
+from blurfleet_agent.device_memory import host_available
 from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.staging import Staging
 
@@ -48,11 +48,6 @@ class LoadReport:
         return max(0, self.available_before - self.available_after)
 
 
-def available_bytes() -> int:
-    """Return the memory that can be had without swapping, as the system sees it."""
-    return int(psutil.virtual_memory().available)
-
-
 class Engines:
     """Stages, loads and unloads. `memory` tells the available bytes; `timeout_s` bounds one load."""
 
@@ -64,7 +59,7 @@ class Engines:
         control: RepositoryControl,
         memory_reserve: int,
         timeout_s: float,
-        memory: Callable[[], int] = available_bytes,
+        memory: Callable[[], int] = host_available,
     ) -> None:
         self._staging = staging
         self._repository = repository

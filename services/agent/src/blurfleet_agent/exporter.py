@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app, start_http_server
+
+from blurfleet_agent.health import Health, with_health
+from blurfleet_agent.node_figures import NodeFigures
 
 # An infinite DEER counts as this: beyond every bucket, and the histogram's sum stays a number.
 DEER_CEILING = 10.0
@@ -54,6 +58,14 @@ class Metrics:
         self._last = Gauge(
             "blurfleet_guard_last_sample_timestamp_seconds", "When a sample was last judged.", _NODE, registry=registry
         )
+        self._value = Gauge(
+            "blurfleet_guard_value",
+            "The last live sample's figure; NaN where the output holds one.",
+            (*_NODE, "metric"),
+            registry=registry,
+        )
+        self.figures = NodeFigures(node=node, device_class=device_class)
+        registry.register(self.figures)
         self._unsynced = Gauge(
             "blurfleet_journal_unsynced", "1 while the journal is not on disk.", ("node",), registry=registry
         )
@@ -63,13 +75,27 @@ class Metrics:
         self._unsynced.labels(node).set(0)
 
     def sample(
-        self, model: str, *, source: str, verdict: str, max_abs: float | None, deer: float | None, now: float
+        self,
+        model: str,
+        *,
+        source: str,
+        verdict: str,
+        max_abs: float | None,
+        deer: float | None,
+        now: float,
+        figures: Mapping[str, float | None] | None = None,
     ) -> None:
-        """Count one judged sample. `source` is Live, Shadow or Golden, `verdict` Pass, Fail or Inconclusive."""
+        """Count one judged sample. `source` is Live, Shadow or Golden, `verdict` Pass, Fail or Inconclusive.
+
+        `figures` holds metric -> value, None where the metric says nothing of this sample.
+        """
         self._samples.labels(*self._labels, model, source, verdict).inc()
         if source != "Live":
             return
         self._last.labels(*self._labels, model).set(now)
+        for metric, value in (figures or {}).items():
+            if value is not None:
+                self._value.labels(*self._labels, model, metric).set(value)
         if max_abs is not None:
             self._max_abs.labels(*self._labels, model).set(max_abs)
         if deer is not None and not math.isnan(deer):
@@ -107,13 +133,16 @@ class Metrics:
 
 
 class MetricsServer:
-    """Serves the registry over HTTP on `host`, loopback unless told; port 0 takes a free one.
+    """Serves the registry and the answers to probes on `host`, loopback unless told; port 0 takes a free one.
 
     `address` is host:port as a URL has it. Raises OSError where the address cannot be bound.
     """
 
-    def __init__(self, registry: CollectorRegistry, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, registry: CollectorRegistry, port: int, host: str = "127.0.0.1", health: Health | None = None
+    ) -> None:
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        self._server.set_app(with_health(make_wsgi_app(registry), health or Health()))
         self.address = f"[{host}]:{self._server.server_port}" if ":" in host else f"{host}:{self._server.server_port}"
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -17,7 +18,10 @@ WAIT_S = 0.2  # how long it waits for a frame before time alone may act
 
 
 class GuardThread:
-    """Runs until closed. `publish` replaces what is watched; a defect on one frame never ends the thread."""
+    """Runs until closed. `publish` replaces what is watched; a defect on one frame never ends the thread.
+
+    `turned` is when it last came round (monotonic seconds), None before it was started.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class GuardThread:
         self._watches: Mapping[str, Watch] = {}
         self._models: dict[str, Guarding] = {}
         self._stop = threading.Event()
+        self.turned: float | None = None
         self._log = structlog.get_logger("blurfleet.guard")
         self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
 
@@ -65,6 +70,7 @@ class GuardThread:
         ticked = 0.0
         while not self._stop.is_set():
             frame = None
+            self.turned = time.monotonic()
             try:
                 frame = self._receiver.receive(WAIT_S)
                 now = self._clock()

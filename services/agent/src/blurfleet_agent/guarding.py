@@ -301,6 +301,7 @@ class Guarding:
             max_abs=figures.get("MaxAbsError"),
             deer=figures.get("DEER"),
             now=self._wall(),
+            figures=figures,
         )
 
 

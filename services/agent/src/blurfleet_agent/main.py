@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import psutil
 import structlog
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
@@ -36,11 +35,13 @@ from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.control import RepositoryControl
 from blurfleet_agent.crash import CrashPoint, no_crash
 from blurfleet_agent.desired import Desired
-from blurfleet_agent.engines import Engines, available_bytes
+from blurfleet_agent.device_memory import DeviceMemory, device_memory
+from blurfleet_agent.engines import Engines
 from blurfleet_agent.evidence_files import EvidenceFiles
 from blurfleet_agent.exporter import Metrics, MetricsServer
 from blurfleet_agent.guard_thread import GuardThread
 from blurfleet_agent.guarding import Guarding
+from blurfleet_agent.health import STUCK_S, Health
 from blurfleet_agent.journal import Journal
 from blurfleet_agent.lease import LeaseKeeper
 from blurfleet_agent.node import Node
@@ -48,6 +49,7 @@ from blurfleet_agent.outbox import Outbox
 from blurfleet_agent.parts import Parts
 from blurfleet_agent.recovery import recover_all
 from blurfleet_agent.repository import ModelRepository
+from blurfleet_agent.runtime import ONNXRUNTIME, TENSORRT, Versions
 from blurfleet_agent.sampling import Budget
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.staging import Staging
@@ -59,8 +61,6 @@ from blurfleet_agent.watch import Watch
 from blurfleet_agent.work import Work
 
 AGENT_SCHEMA = 1
-# Longer than any turn that waits for a Triton that is silent; a node whose loop hangs must not look alive.
-_LOOP_STUCK_S = 60.0
 
 
 def run_agent(settings: AgentSettings, *, store: Store | None = None, crash: CrashPoint = no_crash) -> None:
@@ -88,7 +88,8 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
     with ExitStack() as stack:
         registry = CollectorRegistry()
         metrics = Metrics(registry, node=settings.node, device_class=settings.device_class)
-        server = _serve_metrics(registry, settings.metrics_host, settings.metrics_port)
+        health = Health()
+        server = _serve_metrics(registry, settings.metrics_host, settings.metrics_port, health)
         stack.callback(server.close)
         journal = Journal(settings.journal_file)
         if journal.cut:
@@ -116,12 +117,14 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
             staging = Staging(
                 settings.artifacts_dir, reserve_bytes=settings.storage_reserve_bytes, fetch=fetchers(home)
             )
+        memory = device_memory(sm=settings.sm, platform=settings.platform, gpu_index=settings.gpu_index)
         engines = Engines(
             staging=staging,
             repository=repository,
             control=control,
             memory_reserve=settings.memory_reserve_bytes,
             timeout_s=settings.load_timeout_s,
+            memory=memory.available,
         )
         desired = Desired(store, settings.node, settings.node_dir / "desired.json")
         outbox = Outbox(store, desired.ref, settings.node_dir / "events.json")
@@ -134,6 +137,13 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
 
         evidence = EvidenceFiles(settings, metrics)
         steady = steady_clock()
+        versions = Versions(
+            ask=control.server_version,
+            clock=steady,
+            configured=settings.runtime_version,
+            kind=TENSORRT if settings.sm else ONNXRUNTIME,
+            probe=settings.runtime_names,
+        )
         node = RunningNode(
             Parts(
                 settings=settings,
@@ -154,7 +164,8 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
                 collect=lambda digests, names: collect(
                     staging, repository, ballast, digests, names, settings.artifact_budget_bytes
                 ),
-                facts=lambda: facts(settings, server.address),
+                facts=lambda: facts(settings, server.address, versions, memory),
+                runtime=versions.runtime,
                 outbox=outbox,
             ),
             clock=steady,
@@ -182,6 +193,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         stack.callback(guard.close)
         guard.start()
         node.attach(guard)
+        health.feel = node.pulse
         if settings.store_kind == "kube":
             keeper = _lease(store, settings, node)
             stack.callback(keeper.close)
@@ -228,14 +240,18 @@ class RunningNode(Node):
         self.evidence_lost = message
 
 
-def facts(settings: AgentSettings, metrics_address: str) -> NodeFacts:
+def facts(settings: AgentSettings, metrics_address: str, versions: Versions, memory: DeviceMemory) -> NodeFacts:
     """Return what this node is, measured now."""
+    now = memory.read()
     return NodeFacts(
         sm=settings.sm,
         platform=settings.platform,
-        runtime_version=settings.runtime_version,
-        memory_total_bytes=int(psutil.virtual_memory().total),
-        memory_available_bytes=available_bytes(),
+        runtime_version=versions.runtime().version,
+        triton_version=versions.triton(),
+        memory_total_bytes=now.total,
+        memory_available_bytes=now.available,
+        memory_source=memory.source,
+        driver_version=memory.driver,
         agent_version=__version__,
         capabilities=tuple(c.value for c in Capability),
         metrics_address=metrics_address,
@@ -268,9 +284,9 @@ def _adopt(
     swapper.adopt(recover_all(journal.state.aliases, routes, repository.aliases(), epochs))
 
 
-def _serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
+def _serve_metrics(registry: CollectorRegistry, host: str, port: int, health: Health | None = None) -> MetricsServer:
     try:
-        return MetricsServer(registry, port, host)
+        return MetricsServer(registry, port, host, health)
     except OSError as error:
         raise NodeError(
             Reason.PORT_IN_USE,
@@ -301,7 +317,7 @@ def _lease(store: Store, settings: AgentSettings, node: Node) -> LeaseKeeper:
     beat = getattr(store, "beat")  # noqa: B009  only the store on the Kubernetes API has Leases
     return LeaseKeeper(
         lambda: beat(settings.node, settings.namespace, time.time(), every_s=settings.lease_s),
-        lambda: time.monotonic() - node.turned < _LOOP_STUCK_S,
+        lambda: time.monotonic() - node.turned < STUCK_S,
         every_s=settings.lease_s,
     )
 

@@ -19,8 +19,10 @@ from blurfleet_agent.candidate import judge_candidate
 from blurfleet_agent.desired import Wish
 from blurfleet_agent.flip_proof import FlipProof
 from blurfleet_agent.guard_thread import GuardThread
+from blurfleet_agent.health import Pulse
 from blurfleet_agent.jobs import Answer, Job, Worker
 from blurfleet_agent.model_loop import ModelLoop, Scene
+from blurfleet_agent.node_figures import strictest
 from blurfleet_agent.parts import Parts
 from blurfleet_agent.status import NodeHealth, deafness, model_status, node_status, worth_writing
 from blurfleet_agent.steady import steady_clock
@@ -61,6 +63,7 @@ class Node:
         self._written_at = 0.0
         self._collected_at = 0.0
         self.turned = time.monotonic()
+        self.turns = 0
         self.evidence_lost = ""
         self._log = structlog.get_logger("blurfleet.node").bind(node=parts.settings.node)
 
@@ -109,6 +112,7 @@ class Node:
                 names = {n for m in self._loops.values() for n in m.memory.last_wanted}
                 self._p.collect(referenced, frozenset(names) | self._ready)
         self._publish(wish, models, now)
+        self.turns += 1
 
     def _observe_triton(self) -> None:
         try:
@@ -219,7 +223,22 @@ class Node:
             journal_cut=self._p.journal.cut,
             evidence_lost=self.evidence_lost,
             simulated=self._p.settings.simulated,
-            guard=deafness(self._guard.alive, self._guard.receiving) if self._guard is not None else "",
+            guard=self._deaf(),
+            runtime=self._p.runtime(),
+        )
+
+    def _deaf(self) -> str:
+        return deafness(self._guard.alive, self._guard.receiving) if self._guard is not None else ""
+
+    def pulse(self, started_s: float) -> Pulse:
+        """Return what probes are answered by, `started_s` after the start; any thread may ask."""
+        now, guard = time.monotonic(), self._guard
+        heard = guard.turned if guard is not None else None
+        return Pulse(
+            started_s=started_s,
+            loop_s=now - self.turned if self.turns else None,
+            guard_s=now - heard if heard is not None else None,
+            deaf=self._deaf(),
         )
 
     def _publish(self, wish: Wish, models: tuple[ModelStatus, ...], now: float) -> None:
@@ -227,6 +246,7 @@ class Node:
         old = self._status if self._status is not None else self._p.desired.status()
         wall = self._wall()
         new = node_status(models, self._health(wish), self._p.facts(), wish.generation, old, wall)
+        self._p.metrics.figures.show(new, {name: strictest(w.policy.rules) for name, w in self._watches.items()})
         if self._p.outbox is not None:
             self._p.outbox.notice(new, wall)
         age = now - self._written_at

@@ -11,6 +11,7 @@ from blurfleet_agent.engines import Engines
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.journal import Journal
 from blurfleet_agent.outbox import Outbox
+from blurfleet_agent.runtime import Runtime
 from blurfleet_agent.settings import AgentSettings
 from blurfleet_agent.swap import Swapper
 from blurfleet_agent.work import Work
@@ -29,4 +30,5 @@ class Parts:
     metrics: Metrics
     collect: Callable[[set[str], frozenset[str]], None]
     facts: Callable[[], NodeFacts]
+    runtime: Callable[[], Runtime | None] = lambda: None
     outbox: Outbox | None = None

@@ -12,6 +12,8 @@ from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
 
 MIB = 1 << 20
+# In the node folder, written by whoever starts Triton: names of its libraries and packages, one a line.
+RUNTIME_NAMES = "triton-runtime.txt"
 
 
 def read_key(path: Path) -> str:
@@ -54,6 +56,12 @@ class AgentSettings(BaseSettings):
     platform: str = Field(default="linux-x86_64-cpu", description="matched against the variants' targets")
     runtime_version: str = Field(default="", description="exact version of the engine runtime, for matching")
 
+    runtime_probe: Path | None = Field(
+        default=None,
+        description="folder of Triton's libraries, or a list of their names; absent: what Triton left here",
+    )
+    gpu_index: int = Field(default=0, ge=0, description="which GPU Triton uses, as NVML counts them")
+
     metrics_host: str = Field(default="127.0.0.1", min_length=1, description="address that metrics are served on")
     metrics_port: int = Field(default=9102, ge=0, le=65535, description="0 takes a free one, written to agent.json")
     sample_share: float = Field(default=0.10, gt=0, le=1, description="share of device time the oracle may take")
@@ -92,6 +100,11 @@ class AgentSettings(BaseSettings):
     def journal_file(self) -> Path:
         """Where swaps and latches are remembered."""
         return self.node_dir / "journal.bin"
+
+    @property
+    def runtime_names(self) -> Path:
+        """Where the names of the runtime's libraries or packages are read."""
+        return self.runtime_probe or self.node_dir / RUNTIME_NAMES
 
     @property
     def routing_file(self) -> Path:

@@ -14,6 +14,7 @@ from blurfleet.api.nodeengine import (
 )
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
+from blurfleet_agent.runtime import Runtime
 from blurfleet_agent.view import ModelView, Problem
 from blurfleet_agent.watch import Told
 
@@ -35,6 +36,7 @@ class NodeHealth:
     evidence_lost: str
     simulated: bool
     guard: str = ""
+    runtime: Runtime | None = None
 
 
 def model_status(
@@ -294,7 +296,16 @@ def _node_facts(health: NodeHealth) -> list[Fact]:
     facts.append(
         ("EvidenceWritten", "False" if lost else "True", Reason.EVIDENCE_UNWRITTEN if lost else Reason.ACCEPTED, lost)
     )
-    return facts
+    return [*facts, _runtime(health.runtime)]
+
+
+def _runtime(found: Runtime | None) -> Fact:
+    kind = "RuntimeMismatch"
+    if found is None or found.differs is None:
+        return kind, "Unknown", Reason.NO_DATA, found.message if found is not None else "the runtime was not looked at"
+    if found.differs:
+        return kind, "True", Reason.RUNTIME_MISMATCH, found.message
+    return kind, "False", Reason.ACCEPTED, found.message
 
 
 def deafness(alive: bool, receiving: bool) -> str:

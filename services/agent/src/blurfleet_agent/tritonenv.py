@@ -57,6 +57,14 @@ class TritonEnvironment:
     caches_dir: Path
     lib_path: Path
 
+    def packages(self) -> tuple[str, ...]:
+        """Return name-version of every package in it. Raises NodeError where its marker cannot be read."""
+        try:
+            found = json.loads((self.root / MARKER).read_text())["packages"]
+        except (OSError, ValueError, KeyError) as error:
+            raise NodeError(Reason.UNREADABLE_FILE, f"{MARKER}: {error}", where=str(self.root)) from error
+        return tuple(f"{name}-{version}" for name, version in sorted(found.items()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Interpreter:
