@@ -89,7 +89,7 @@ FORBIDDEN: dict[str, dict[str, Any]] = {
 def test_it_says_that_nothing_is_known_and_no_word_more(fleet: Fleet, node: Any, as_operator: KubeStore) -> None:
     assert [name for name, changes in FORBIDDEN.items() if not refused(as_operator, node, changes)] == []
     later = time.time() + 1000.0
-    changes = doubted(node, later)
+    changes = doubted(node, later, since=later - 100.0)
     assert changes is not None
     as_operator.amend_status(node, changes)
     after = found(fleet).status
@@ -104,7 +104,7 @@ def test_it_says_that_nothing_is_known_and_no_word_more(fleet: Fleet, node: Any,
 
 def test_it_doubts_nothing_that_was_written_since_it_looked(fleet: Fleet, node: Any, as_operator: KubeStore) -> None:
     fleet.api.merge(f"/apis/blurfleet.dev/v1alpha1/nodeengines/{node.meta.name}/status", {"status": {"armed": "No"}})
-    changes = doubted(node, time.time() + 1000.0)
+    changes = doubted(node, time.time() + 1000.0, since=time.time())
     assert changes is not None
     with pytest.raises(InvalidSpec):
         as_operator.amend_status(node, changes)

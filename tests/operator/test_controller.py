@@ -286,6 +286,7 @@ def test_a_broken_file_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert [e.reason for e in store.events(torn)] == [Reason.STORE_UNREADABLE]
     (contract,) = store.objects("PreprocessContract")
     assert contract.status.hash == contract_hash(ContractSpec())
+    assert [reconcile(store, NOW).writes for _ in range(2)] == [0, 0]
 
 
 def test_the_folder_operator_holds_no_init_file_that_would_shadow_the_standard_library() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,8 +109,8 @@ THREE = tuple(node(f"orin-{i}") for i in range(3))
         pytest.param(
             (node("orin-0"), node("orin-1", age=91)),
             [note("orin-0")],
-            True,
-            id="a node not heard from cannot be waited for",
+            False,
+            id="a node not heard from runs it all the same: one does not speak for two",
         ),
         pytest.param(
             (*THREE, *OTHERS),
@@ -231,3 +232,39 @@ def test_a_node_counts_as_tripped_until_its_engine_answers_again(role: str, engi
     status = trip().model_copy(update={"serving": serving})
     here = scene(node("orin-0", status=status))
     assert tripped_nodes(here, note_trips(here, ())) == (("orin-0",) if off else ())
+
+
+def tripped_at(
+    ago: float, *, behind: float = 0.0, since: float = NOW - 3600.0, known: tuple[TripNote, ...] = ()
+) -> tuple[TripNote, ...]:
+    """The notes of orin-0, whose clock is `behind`, tripped `ago` seconds before NOW by that clock."""
+    told = replace(node("orin-0", status=trip(at=timestamp(NOW - ago))), behind=behind)
+    return note_trips(replace(scene(told), since=since), known)
+
+
+@pytest.mark.parametrize(
+    ("ago", "behind", "noted"),
+    [
+        pytest.param(100.0, 0.0, 100.0, id="a right clock is believed, also of a trip that arrives late"),
+        pytest.param(500.0, 400.0, 100.0, id="a clock known to be behind is put right"),
+        pytest.param(-3500.0, -3600.0, 100.0, id="a clock known to be ahead is put right"),
+        pytest.param(-50.0, 0.0, 0.0, id="a time in the future says nothing"),
+        pytest.param(1_700_000_000.0, 0.0, 0.0, id="a clock that began anew at its epoch says nothing"),
+    ],
+)
+def test_a_trip_counts_by_this_clock(ago: float, behind: float, noted: float) -> None:
+    (found,) = tripped_at(ago, behind=behind)
+    assert (found.at, found.reported) == (timestamp(NOW - noted), timestamp(NOW - ago))
+
+
+def test_a_trip_keeps_the_time_it_was_given_and_the_next_one_gets_its_own() -> None:
+    first = tripped_at(1_700_000_000.0)
+    later = replace(scene(node("orin-0", status=trip(at=first[0].reported))), now=NOW + 60.0, since=NOW - 3600.0)
+    assert note_trips(later, first) == first
+    again = replace(scene(node("orin-0", status=trip(at=timestamp(NOW + 50.0)))), now=NOW + 60.0)
+    assert [t.at for t in note_trips(again, first)] == [timestamp(NOW + 50.0)]
+
+
+def test_a_note_from_before_reported_times_were_kept_is_the_same_trip() -> None:
+    old = note("orin-0", 100.0)
+    assert tripped_at(100.0, known=(old,)) == (old,)

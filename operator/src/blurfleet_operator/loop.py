@@ -15,8 +15,12 @@ from typing import Any
 
 import structlog
 
+from blurfleet.api.kinds import Resource
 from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
+from blurfleet.reasons import Reason
 from blurfleet.store.kube import KubeStore
+from blurfleet.store.port import Ref
+from blurfleet_operator.decide.hearing import Hearing, hear
 from blurfleet_operator.decide.silence import doubted
 from blurfleet_operator.decide.standing import Standing
 from blurfleet_operator.inventory import register
@@ -24,6 +28,7 @@ from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import WATCHED
 from blurfleet_operator.reconcile import Pass, reconcile
 from blurfleet_operator.settings import OperatorSettings
+from blurfleet_operator.spread import spread
 from blurfleet_operator.standby import Gate
 
 # What people write comes through kopf; NodeEngine, which a fleet writes, is followed by the store itself.
@@ -34,6 +39,8 @@ _LONGEST_REST_S = 1.0
 _AWAY_S = 1.0
 _AGAIN_S = 2.0
 _DOUBTED_S = 5.0
+_DEAF_S = 30.0
+_DOUBTED_A_TURN = 256
 _log = structlog.get_logger("blurfleet.operator")
 
 
@@ -61,6 +68,7 @@ class Loop:
         self._stop = threading.Event()
         self._recoveries = 0
         self._refused = False
+        self._hearing = Hearing(limit=settings.silent_after_s)
         self._listed_at = -1e12
         self.turned = monotonic()
         self._thread = threading.Thread(target=self._run, name="operator-loop", daemon=True)
@@ -134,8 +142,10 @@ class Loop:
         try:
             self._freshen()
             self._register()
-            self._doubt_silent()
+            self._listen()
             done = self._settle()
+            # After what is due: when many fall silent at once, no class may wait for all of them to be written.
+            self._doubt_silent()
             self._store.settle_events()
         except StoreError as error:
             self._metrics.away.inc()
@@ -174,26 +184,48 @@ class Loop:
                 continue
             _log.info("node registered", node=found.resource.meta.name, why=found.why)
 
+    def _listen(self) -> None:
+        """Hear the nodes. Before one is called silent the server is asked: it may be the watch that is."""
+        before = self._hearing.silent
+        self._hear()
+        if self._hearing.silent - before:
+            self._store.relist("Lease")
+            self._hear()
+
+    def _hear(self) -> None:
+        away = max(_DEAF_S, 3 * self._s.resync_s)
+        now, wall = self._monotonic(), self._clock()
+        self._hearing = hear(self._hearing, self._store.heartbeats(), now, wall=wall, away=away)
+
     def _doubt_silent(self) -> None:
         """Say of nodes that are not heard from that nothing is known: their agents cannot."""
-        now = self._clock()
-        for node in self._store.objects("NodeEngine"):
-            changes = doubted(node, now)
-            if changes is None:
-                continue
-            try:
-                self._store.amend_status(node, changes)
-            except BlurfleetError as error:
-                self._metrics.failures.inc()
-                self._refused = True
-                _log.warning("node not marked", node=node.meta.name, error=str(error))
-                continue
+        now, found = self._clock(), []
+        for name in sorted(self._hearing.silent):
+            node = self._store.get(Ref(kind="NodeEngine", name=name))
+            changes = doubted(node, now, since=now - self._hearing.since(name)) if node is not None else None
+            if node is not None and changes is not None:
+                found.append((node, changes))
+        spread(self._doubt, found[:_DOUBTED_A_TURN], threads=self._s.writers)
+        if len(found) > _DOUBTED_A_TURN:
+            self._wake.set()
+
+    def _doubt(self, found: tuple[Resource, dict[str, Any]]) -> None:
+        node, changes = found
+        try:
+            self._store.amend_status(node, changes)
+        except BlurfleetError as error:
+            if error.reason is Reason.STORE_UNWRITABLE:
+                raise  # the others would each wait for the same
+            self._metrics.failures.inc()
+            self._refused = True
+            _log.warning("node not marked", node=node.meta.name, error=str(error))
+        else:
             _log.warning("node is silent", node=node.meta.name)
 
     def _settle(self) -> Pass:
         for _ in range(_PASSES_IN_A_ROW):
             began = self._monotonic()
-            done = reconcile(self._store, self._clock(), writers=self._s.writers)
+            done = reconcile(self._store, self._clock(), writers=self._s.writers, hearing=self._hearing)
             took = self._monotonic() - began
             self._metrics.seconds.observe(took)
             if done.writes:

@@ -15,6 +15,7 @@ from blurfleet.api.quarantine import QuarantineSpec
 from blurfleet.api.rollout import RolloutSpec, RolloutStatus
 from blurfleet.contract import contract_hash
 from blurfleet.store.port import Broken, Store
+from blurfleet_operator.decide.hearing import Hearing
 from blurfleet_operator.decide.housekeeping import expired
 from blurfleet_operator.decide.observation import NodeView, Observation, RolloutView
 
@@ -35,6 +36,7 @@ class World:
     objects: Mapping[str, tuple[Resource, ...]]
     broken: tuple[Broken, ...]
     now: float
+    hearing: Hearing | None = None
 
     def of(self, kind: str) -> tuple[Resource, ...]:
         """Return the readable objects of a kind."""
@@ -43,7 +45,7 @@ class World:
     @cached_property
     def nodes(self) -> tuple[NodeView, ...]:
         """Return the nodes."""
-        return tuple(node_view(r) for r in self.of("NodeEngine"))
+        return tuple(node_view(r, self.hearing) for r in self.of("NodeEngine"))
 
     @cached_property
     def rollouts(self) -> tuple[RolloutView, ...]:
@@ -57,18 +59,26 @@ class World:
         return tuple(s for s in specs if isinstance(s, QuarantineSpec) and not expired(s, self.now))
 
 
-def read_world(store: Store, now: float) -> World:
-    """Return all objects. Raises StoreError where the store itself is away."""
+def read_world(store: Store, now: float, hearing: Hearing | None = None) -> World:
+    """Return all objects, nodes as `hearing` hears them. Raises StoreError where the store itself is away."""
     objects = {kind: tuple(store.objects(kind)) for kind in KINDS}
     broken = tuple(b for kind in KINDS for b in store.broken(kind))
-    return World(objects=objects, broken=broken, now=now)
+    return World(objects=objects, broken=broken, now=now, hearing=hearing)
 
 
-def node_view(resource: Resource) -> NodeView:
+def node_view(resource: Resource, hearing: Hearing | None = None) -> NodeView:
     """Return a NodeEngine as decisions see it."""
     assert isinstance(resource.spec, NodeEngineSpec)
     assert isinstance(resource.status, NodeEngineStatus)
-    return NodeView(name=resource.meta.name, labels=resource.meta.labels, spec=resource.spec, status=resource.status)
+    name = resource.meta.name
+    return NodeView(
+        name=name,
+        labels=resource.meta.labels,
+        spec=resource.spec,
+        status=resource.status,
+        heard=None if hearing is None else hearing.hears(name),
+        behind=0.0 if hearing is None else hearing.behind(name),
+    )
 
 
 def rollout_view(resource: Resource) -> RolloutView:

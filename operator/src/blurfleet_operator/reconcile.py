@@ -26,9 +26,10 @@ from blurfleet_operator.decide.hearing import Hearing
 from blurfleet_operator.decide.nodeplan import scrub_spec
 from blurfleet_operator.decide.observation import Decision, Finding, NodeView, RolloutView
 from blurfleet_operator.decide.rollout import decide
+from blurfleet_operator.inventory import owned
 from blurfleet_operator.observe import World, observation, read_world
-
 from blurfleet_operator.spread import spread
+
 SOURCE = "controller"
 _LONGEST_WAIT_S = 60.0
 _log = structlog.get_logger("blurfleet.controller")
@@ -45,7 +46,7 @@ class Reverted:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What a pass did: how many writes, how many objects could not be handled, when to look again, what went back."""
+    """What a pass did: how many objects it changed and failed to handle, when to look again, what went back."""
 
     writes: int
     failures: int
@@ -91,15 +92,16 @@ class _Writer:
             at=self._now,
             source=SOURCE,
         )
-        self.attempt(lambda: self._store.record(event), str(ref))
+        # What is said allows no next step, and what was said before is not said again: no reason for another pass.
+        self.attempt(lambda: self._store.record(event), str(ref), changes=False)
 
-    def attempt(self, write: Callable[[], object], where: str) -> bool:
+    def attempt(self, write: Callable[[], object], where: str, *, changes: bool = True) -> bool:
         if self._away:
             self.failures += 1
             return False
         try:
             write()
-            self.writes += 1
+            self.writes += changes
             return True
         except BlurfleetError as error:
             self.failures += 1
@@ -191,7 +193,7 @@ def _write_nodes(
             continue
         spec: NodeEngineSpec = scrub_spec(node.spec, quarantined_digests(quarantines, node.device_class))
         if spec != resource.spec:
-            changed.append(replace(resource, spec=spec))
+            changed.append(replace(resource, meta=owned(resource.meta), spec=spec))
     writer.apply_all(changed)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from blurfleet_operator.decide.observation import HEARTBEAT_LIMIT_S
+
 
 class ClassRule(BaseModel):
     """Nodes that have all of `labels` (values may hold * and ?) are of `device_class`."""
@@ -49,6 +51,9 @@ class OperatorSettings(BaseSettings):
     )
     resync_s: float = Field(default=10.0, gt=0, description="a pass at least this often: time passes too")
     relist_s: float = Field(default=300.0, gt=0, description="everything is listed anew at least this often")
+    silent_after_s: float = Field(
+        default=HEARTBEAT_LIMIT_S, gt=0, description="a node that says nothing for so long is Unknown"
+    )
     gap_s: float = Field(default=0.05, ge=0, description="rest between passes, so that bursts are taken together")
     stale_after_s: float = Field(default=60.0, gt=0, description="no turn for so long: not alive")
     writers: int = Field(default=8, ge=1, le=64, description="nodes that are told something at the same time")

@@ -85,7 +85,7 @@ MOST_NODES = 5000
 
 
 class TripNote(Model):
-    """One trip as the rollout saw it."""
+    """One trip as the rollout saw it: `at` by the operator's clock, `reported` by the node's (empty: it said none)."""
 
     node: str
     device_class: str
@@ -93,6 +93,7 @@ class TripNote(Model):
     attempt: str = ""
     reason: str
     at: str
+    reported: str = ""
 
 
 class KnownGood(Model):

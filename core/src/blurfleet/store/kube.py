@@ -202,11 +202,35 @@ class KubeStore:
         """Take a change that somebody else saw: ADDED, MODIFIED or DELETED."""
         self._mirrors[kind].take(change, body)
 
-    def relist(self, kind: str) -> None:
-        """Make the copy of a fed kind whole: what vanished while nobody watched goes. Raises StoreError."""
-        what = ask.nodes() if kind == "Node" else ask.collection(kind)
+    def relist(self, kind: str) -> dict[Key, int]:
+        """Make the copy of a kind whole: what vanished while nobody watched goes. Raises StoreError.
+
+        Returns what no watch had brought by then: the versions of new and changed objects, by namespace and name.
+        """
+        if kind == "Lease":
+            what = ask.leases(self._lease_space)
+        else:
+            what = ask.nodes() if kind == "Node" else ask.collection(kind)
         bodies, version = listed(self._client, what)
-        self._mirrors[kind].replace(bodies, version)
+        return self._mirrors[kind].replace(bodies, version)
+
+    def holds(self, kind: str, key: Key) -> bool:
+        """Tell whether the copy of a kind has an object of that namespace and name."""
+        return self._mirrors[kind].version(key) is not None
+
+    def heartbeats(self) -> dict[str, str]:
+        """Return by node what changes whenever it speaks, empty before it ever did. Raises StoreError.
+
+        That is the times of its Lease and of its status, with a space between, each by the node's own clock.
+        """
+        leases = {
+            lease["metadata"]["name"]: str(lease["spec"].get("renewTime") or "") for lease in self._all("Lease")[0]
+        }
+        found = {}
+        for node in self._all("NodeEngine")[0]:
+            said = (leases.get(node.meta.name, ""), node.status.heartbeat)
+            found[node.meta.name] = " ".join(text for text in said if text)
+        return found
 
     def nodes(self) -> list[Mapping[str, Any]]:
         """Return the cluster's Node objects as served, ordered by name. Raises StoreError."""

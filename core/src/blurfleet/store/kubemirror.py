@@ -77,8 +77,11 @@ class Mirror:
         if old is not None:
             self._changed()
 
-    def replace(self, bodies: list[Mapping[str, Any]], version: int) -> None:
-        """Believe a whole listing made at `version`; only what is known to be newer than it survives."""
+    def replace(self, bodies: list[Mapping[str, Any]], version: int) -> dict[Key, int]:
+        """Believe a whole listing made at `version`; only what is known to be newer than it survives.
+
+        Returns the versions of what is newer in the listing than it was known.
+        """
         listed = {_key(b): _Item(b) for b in bodies}
         with self._lock:
             newer = {k: i for k, i in self._items.items() if i.version > version}
@@ -88,11 +91,19 @@ class Mirror:
                 if i.uid not in self._gone
             }
             before, self._items = self._items, kept | newer
+            news = {k: i.version for k, i in self._items.items() if k not in before or before[k].version < i.version}
             moved = before != self._items
             first = not self.synced.is_set()
         self.synced.set()
         if moved or first:
             self._changed()
+        return news
+
+    def version(self, key: Key) -> int | None:
+        """Return the version of an object, None where there is none."""
+        with self._lock:
+            item = self._items.get(key)
+        return None if item is None else item.version
 
     def get(self, key: Key) -> Any:
         """Return the parsed object, None where there is none. Raises InvalidSpec where it cannot be parsed."""

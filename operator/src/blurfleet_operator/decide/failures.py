@@ -36,7 +36,10 @@ _KEPT_TRIPS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """The nodes of one attempt, and which digests each class was given by its set."""
+    """The nodes of one attempt, and which digests each class was given by its set.
+
+    Nothing of the attempt happened before `since`. Times are seconds since the epoch.
+    """
 
     model: str
     attempt: str
@@ -45,6 +48,7 @@ class Scene:
     nodes: tuple[NodeView, ...]
     digests: Mapping[str, frozenset[str]]
     now: float
+    since: float = 0.0
 
     def of_class(self, device_class: str) -> list[NodeView]:
         """Return the nodes of a class."""
@@ -92,9 +96,9 @@ def note_trips(scene: Scene, known: Iterable[TripNote]) -> tuple[TripNote, ...]:
     for node in scene.nodes:
         found = _trip(scene, node)
         before = notes.get(node.name)
-        if found is None or (before is not None and (not found.at or found.at == before.at)):
+        if found is None or (before is not None and found.reported in ("", before.reported or before.at)):
             continue
-        notes[node.name] = found if found.at else found.model_copy(update={"at": timestamp(scene.now)})
+        notes[node.name] = found
     return tuple(sorted(notes.values(), key=lambda t: (t.at, t.node)))[-_KEPT_TRIPS:]
 
 
@@ -103,15 +107,31 @@ def _trip(scene: Scene, node: NodeView) -> TripNote | None:
     trip = observed.last_trip if observed else None
     mine = scene.digests.get(node.device_class, frozenset())
     if trip is not None and trip.digest in mine and trip.attempt == scene.attempt and trip.stage != "Golden":
-        digest, reason, at = trip.digest, trip.reason, trip.at
+        digest, reason, reported = trip.digest, trip.reason, trip.at
     else:
         candidate = scene.judged(node)
         if candidate is None or not failed_in_shadow(candidate):
             return None
-        digest, reason, at = candidate.digest, candidate.reason, ""
+        digest, reason, reported = candidate.digest, candidate.reason, ""
     return TripNote(
-        node=node.name, device_class=node.device_class, digest=digest, attempt=scene.attempt, reason=reason, at=at
+        node=node.name,
+        device_class=node.device_class,
+        digest=digest,
+        attempt=scene.attempt,
+        reason=reason,
+        at=timestamp(_happened(scene, node, reported)),
+        reported=reported,
     )
+
+
+def _happened(scene: Scene, node: NodeView, reported: str) -> float:
+    """Return when by this clock a node's trip happened: put right where the node's clock is known to be wrong.
+
+    A time that cannot be, in the future or before the attempt, says nothing: then it is the time it was learnt.
+    """
+    at = instant(reported)
+    right = at + node.behind if at is not None else scene.now
+    return right if scene.since <= right <= scene.now else scene.now
 
 
 def tripped_nodes(scene: Scene, notes: Iterable[TripNote]) -> tuple[str, ...]:
@@ -154,10 +174,10 @@ def correlated(scene: Scene, notes: Iterable[TripNote], rule: Correlation, devic
 
 
 def _runs(scene: Scene, node: NodeView, digest: str) -> bool:
-    # An unreachable node can neither trip nor speak: waiting for it would keep the others on a bad engine.
+    # Heard from or not: in a partition the few that are reached must not speak for the class. Each swaps by itself.
     wanted = node.wanted(scene.model)
     given = {e.digest for e in (wanted.primary, wanted.candidate) if e is not None} if wanted else set()
-    return digest in given and node.reachable(scene.now)
+    return digest in given
 
 
 def golden_failure(scene: Scene, device_class: str) -> ClassFailure | None:

@@ -36,12 +36,18 @@ def instant(text: str) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeView:
-    """One node as its NodeEngine shows it."""
+    """One node as its NodeEngine shows it.
+
+    `heard` tells whether a listener hears it; None where there is none, as on one machine with one clock. `behind` is
+    by how many seconds the node's clock is behind the listener's (ahead: negative), 0 where it is right.
+    """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: NodeEngineSpec
     status: NodeEngineStatus
+    heard: bool | None = None
+    behind: float = 0.0
 
     @property
     def device_class(self) -> str:
@@ -55,8 +61,12 @@ class NodeView:
 
     def reachable(self, now: float) -> bool:
         """Tell whether the agent was heard from within 90 s and said what the node is."""
+        if not self.status.facts.runtime_version:
+            return False
+        if self.heard is not None:
+            return self.heard
         beat = instant(self.status.heartbeat)
-        return beat is not None and now - beat <= HEARTBEAT_LIMIT_S and bool(self.status.facts.runtime_version)
+        return beat is not None and now - beat <= HEARTBEAT_LIMIT_S
 
     def wanted(self, model: str) -> NodeModel | None:
         """Return what the node is told about `model`."""

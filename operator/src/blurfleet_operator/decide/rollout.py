@@ -60,6 +60,7 @@ class Step:
             nodes=self.selected,
             digests=_digests(self),
             now=self.now,
+            since=instant(self.obs.rollout.created) or 0.0,
         )
 
     def standing(self) -> holds.Standing:

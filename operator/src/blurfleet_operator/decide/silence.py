@@ -8,24 +8,22 @@ from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, timestamp
 from blurfleet.api.nodeengine import NodeEngineStatus
 from blurfleet.reasons import Reason
-from blurfleet_operator.decide.observation import HEARTBEAT_LIMIT_S, instant
 
 UNKNOWN = "Unknown"
 
 
-def doubted(node: Resource, now: float) -> dict[str, Any] | None:
-    """Return what to set in a NodeEngine's status, by JSON pointer, so that it claims nothing any more.
+def doubted(node: Resource, now: float, *, since: float) -> dict[str, Any] | None:
+    """Return what to set in a silent NodeEngine's status, by JSON pointer, so that it claims nothing any more.
 
-    None where the node was heard from or is marked already. Only conditions and what is printed of them: what it
-    serves, its trips and its facts stay as last reported, as they are history and no claims. `now` is in seconds since
-    the epoch.
+    None where it is marked already. Only conditions and what is printed of them: what it
+    serves, its trips and its facts stay as last reported, as they are history and no claims. `now`, and `since` when
+    the node was last heard by whoever doubts (see `hearing`), are in seconds since the epoch.
     """
     status = node.status
     assert isinstance(status, NodeEngineStatus)
-    beat = instant(status.heartbeat)
-    if beat is None or now - beat <= HEARTBEAT_LIMIT_S or status.connected == UNKNOWN:
+    if status.connected == UNKNOWN:
         return None
-    words = f"not heard from since {status.heartbeat}"
+    words = f"not heard from since {timestamp(since)}"
     changes: dict[str, Any] = {f"/status/{name}": UNKNOWN for name in ("connected", "armed", "fallback")}
     changes |= _doubt("/status/conditions", status.conditions, words, now)
     for index, model in enumerate(status.models):
