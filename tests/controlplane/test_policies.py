@@ -144,11 +144,14 @@ def test_a_rollout_of_another_class_may_use_the_set(
     api.create(one, dry_run=True)
 
 
-@pytest.mark.parametrize("phase", ["Progressing", "Holding", "RollingBack"])
-def test_the_policy_of_a_rollout_under_way_stays(phase: str, api: KubeApi, example: Make) -> None:
+@pytest.mark.parametrize(
+    ("phase", "outcome"), [("Progressing", ""), ("Holding", ""), ("Stalled", ""), ("RollingBack", "RolledBack")]
+)
+def test_the_policy_of_a_rollout_under_way_stays(phase: str, outcome: str, api: KubeApi, example: Make) -> None:
     body = example("EngineRollout")
     api.create(body)
-    api.merge(api.path(body, "status"), {"status": {"phase": phase}})
+    status = {"phase": phase, "outcome": outcome, "set": body["spec"]["engineSet"]}
+    api.merge(api.path(body, "status"), {"status": status})
     body["spec"]["policyRef"] = "laxer"
     with pytest.raises(AdmissionRefused, match=f"is {phase} under policy default, which was read at its start"):
         api.apply(body)
@@ -159,7 +162,16 @@ def test_the_policy_of_a_rollout_under_way_stays(phase: str, api: KubeApi, examp
 def test_the_policy_of_a_rollout_that_ended_may_change(api: KubeApi, example: Make) -> None:
     body = example("EngineRollout")
     api.create(body)
-    api.merge(api.path(body, "status"), {"status": {"phase": "Promoted"}})
+    status = {"phase": "Promoted", "outcome": "Promoted", "set": body["spec"]["engineSet"]}
+    api.merge(api.path(body, "status"), {"status": status})
+    body["spec"]["policyRef"] = "stricter"
+    assert api.apply(body)["spec"]["policyRef"] == "stricter"
+
+
+def test_the_policy_of_a_set_that_has_not_begun_may_change(api: KubeApi, example: Make) -> None:
+    body = example("EngineRollout")
+    api.create(body)
+    api.merge(api.path(body, "status"), {"status": {"phase": "Stalled", "outcome": "", "set": "before"}})
     body["spec"]["policyRef"] = "stricter"
     assert api.apply(body)["spec"]["policyRef"] == "stricter"
 

@@ -12,7 +12,7 @@ from blurfleet.api.admission import review
 from blurfleet.api.kinds import Resource
 from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
-from blurfleet.api.rollout import Phase, RolloutStatus
+from blurfleet.api.rollout import Outcome, Phase, RolloutStatus
 from blurfleet.errors import AdmissionRefused, InvalidSpec
 from blurfleet.reasons import Reason
 from blurfleet.store.memory import MemoryStore, ref_of
@@ -39,8 +39,8 @@ def labelled(old: Resource) -> Resource:
     return replace(old, meta=old.meta.model_copy(update={"labels": {"team": "video"}}))
 
 
-def phased(phase: Phase) -> Resource:
-    return rollout("fp32").with_status(RolloutStatus(phase=phase))
+def phased(phase: Phase, outcome: Outcome = "", serving: str = "fp32") -> Resource:
+    return rollout("fp32").with_status(RolloutStatus(phase=phase, outcome=outcome, set=serving))
 
 
 def widened(old: Resource, device_class: str | None) -> Resource:
@@ -111,7 +111,7 @@ EVERYWHERE = resource("EngineQuarantine", "q", QuarantineSpec(digest=digest("net
         ),
         pytest.param(
             rollout("fp32", model="depth"),
-            phased("Promoted"),
+            phased("Promoted", "Promoted"),
             [],
             [Reason.IMMUTABLE],
             id="a rollout that is over keeps its model too",
@@ -119,18 +119,38 @@ EVERYWHERE = resource("EngineQuarantine", "q", QuarantineSpec(digest=digest("net
         *(
             pytest.param(
                 rollout("fp32", policy_ref="lax"),
-                phased(phase),
+                phased(phase, outcome),
                 [],
                 [Reason.IMMUTABLE],
                 id=f"the policy of a rollout that is {phase} stays",
             )
-            for phase in ("Progressing", "Holding", "RollingBack")
+            for phase, outcome in (
+                ("Pending", ""),
+                ("Progressing", ""),
+                ("Holding", ""),
+                ("Stalled", ""),
+                ("RollingBack", "RolledBack"),
+            )
         ),
         *(
             pytest.param(
-                rollout("fp32", policy_ref="lax"), phased(phase), [], [], id=f"the policy may change while {phase}"
+                rollout("fp32", policy_ref="lax"),
+                phased(phase, phase),
+                [],
+                [],
+                id=f"the policy may change once {phase}",
             )
-            for phase in ("Pending", "Promoted", "RolledBack", "Aborted", "Stalled")
+            for phase in ("Promoted", "RolledBack", "Aborted")
+        ),
+        *(
+            pytest.param(
+                rollout("fp32", policy_ref="lax"),
+                phased("Stalled", serving=serving),
+                [],
+                [],
+                id=f"the policy of a set that has not begun may change, with {serving or 'none'} before it",
+            )
+            for serving in ("", "older")
         ),
         pytest.param(
             rollout("naive", policy_ref="lax"),

@@ -63,6 +63,7 @@ def standing(
     drained: tuple[NodeView, ...] = (),
     known_good: frozenset[str] = frozenset(),
     needed: frozenset[Capability] = frozenset(),
+    strangers: tuple[str, ...] = (),
 ) -> Standing:
     scene = Scene(
         model="bokeh",
@@ -83,6 +84,7 @@ def standing(
         drained=drained,
         known_good=known_good,
         needed=needed,
+        strangers=strangers,
     )
 
 
@@ -100,6 +102,7 @@ TABLE: list[Any] = [
         {}, {"drained": (OTHER_CLASS,)}, Reason.HOLD_NODE_SUSPECT, id="a drained node has no healthy one of its class"
     ),
     pytest.param({}, {"drained": (SAME_CLASS,)}, None, id="a drained node has a healthy one of its class beside it"),
+    pytest.param({"serves": True}, {"strangers": ("a100-7",)}, Reason.UNKNOWN_NODE, id="the wave names no such node"),
     pytest.param(FAILED, {}, Reason.ORACLE_UNAVAILABLE, id="the engine fails and the oracle did not run"),
     pytest.param({"phase": "Failed", "reason": "LoadFailed"}, {}, Reason.BLOCKED_BY_FAILED_LOAD, id="it does not load"),
     pytest.param(
@@ -191,6 +194,7 @@ def test_the_order_of_the_chain_is_the_documented_one() -> None:
     assert [check.__name__ for check in CHAIN] == [
         "tripped",
         "suspects",
+        "named",
         "preprocessing",
         "capable",
         "swap_proven",

@@ -12,7 +12,7 @@ from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet.api.rollout import Selector, Wave
 from blurfleet_operator.decide.choice import selects
 from blurfleet_operator.decide.observation import NodeView
-from blurfleet_operator.decide.waves import covered, reached
+from blurfleet_operator.decide.waves import covered, reached, strangers
 
 
 def nodes(**counts: int) -> list[NodeView]:
@@ -75,3 +75,11 @@ def test_waves_only_grow_and_a_last_of_a_hundred_percent_is_everybody(a: int, o:
 )
 def test_a_selector_means(selector: Selector, expected: list[str]) -> None:
     assert [n.name for n in nodes(a=1, o=1) if selects(selector, n)] == expected
+
+
+def test_strangers_are_the_names_of_the_waves_reached_that_are_not_selected() -> None:
+    waves = [Wave(name="u", nodes=("a0", "o9")), Wave(name="v", percent=50), Wave(name="w", nodes=("a7", "o0"))]
+    assert strangers(waves, 0, nodes(a=1, o=1)) == ("o9",)
+    assert strangers(waves, 1, nodes(a=1, o=1)) == ("o9",)
+    assert strangers(waves, 2, nodes(a=1, o=1)) == ("a7", "o9")
+    assert strangers(waves, 2, nodes(a=8, o=10)) == ()

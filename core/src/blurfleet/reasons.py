@@ -121,6 +121,7 @@ class Reason(StrEnum):
     UNKNOWN_KIND = "UnknownKind"
     UNKNOWN_CLASS = "UnknownClass"
     UNKNOWN_NODE = "UnknownNode"
+    UNKNOWN_NODE = "UnknownNode"
     UNKNOWN_POLICY = "UnknownPolicy"
     UNKNOWN_ENGINE_SET = "UnknownEngineSet"
     UNKNOWN_CONTRACT = "UnknownContract"

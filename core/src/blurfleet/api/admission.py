@@ -18,9 +18,6 @@ from blurfleet.api.rollout import RolloutSpec, RolloutStatus
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
 
-# Phases in which the policy that was read at the start still judges.
-UNDER_WAY = ("Progressing", "Holding", "RollingBack")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
@@ -122,13 +119,18 @@ def _fixed_in_rollout(new: Resource, old: Resource | None) -> list[Refusal]:
         message = f"{new.key}: model cannot change; create another EngineRollout for another model"
         refusals.append(Refusal(reason=Reason.IMMUTABLE, message=message))
     swapped = spec.policy_ref != before.policy_ref and spec.engine_set == before.engine_set
-    if swapped and status.phase in UNDER_WAY:
+    if swapped and _under_way(status, before):
         message = (
             f"{new.key} is {status.phase} under policy {before.policy_ref}, which was read at its start; "
             "abort it first, or change engineSet with it"
         )
         refusals.append(Refusal(reason=Reason.IMMUTABLE, message=message))
     return refusals
+
+
+def _under_way(status: RolloutStatus, spec: RolloutSpec) -> bool:
+    """Tell whether the policy that was read at the start of the attempt still judges, however the phase reads."""
+    return (status.set == spec.engine_set and not status.outcome) or status.phase == "RollingBack"
 
 
 def _fixed_in_quarantine(new: Resource, old: Resource | None) -> list[Refusal]:

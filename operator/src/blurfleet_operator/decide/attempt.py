@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from blurfleet.api.base import seconds
 from blurfleet.api.engineset import content_digest
-from blurfleet.api.meta import timestamp
+from blurfleet.api.meta import condition, timestamp
 from blurfleet.api.rollout import KnownGood, Ops, RolloutSpec, RolloutStatus
 from blurfleet.identity import digest12
 from blurfleet_operator.decide.choice import known_good_for, source_of
@@ -18,6 +18,18 @@ _KEPT_PER_CLASS = 5
 def is_new(given: str | None, acted: str | None) -> bool:
     """Tell whether a token asks for something: removing a token does nothing."""
     return given is not None and given != acted
+
+
+def at_first(obs: Observation) -> Observation:
+    """Return `obs`; of a rollout that was never looked at with all its tokens obeyed.
+
+    A rollout that is made anew from Git carries the commands that another one obeyed: they were given for that one.
+    """
+    spec, status = obs.rollout.spec, obs.rollout.status
+    if status.set or condition(status.conditions, "Progressing") is not None:
+        return obs
+    acted = obeyed(status.acted, promote=spec.ops.promote, abort=spec.ops.abort, retry=spec.ops.retry)
+    return replace(obs, rollout=replace(obs.rollout, status=status.model_copy(update={"acted": acted})))
 
 
 def starting(obs: Observation) -> bool:
@@ -98,7 +110,6 @@ def adopted(
     What this rollout itself put there was never promoted, else it would be known.
     """
     found = [pinned(obs, k) for k in known]
-    mine = f"{obs.rollout.uid or obs.rollout.name}/"
     model = obs.rollout.spec.model
     for device_class in sorted({n.device_class for n in selected}):
         if known_good_for(known, device_class):
@@ -106,7 +117,7 @@ def adopted(
         entries = [n.wanted(model) for n in selected if n.device_class == device_class]
         left = {e.fallback.set: e.fallback for e in entries if e is not None and e.primary and e.fallback}
         served = all(n.serving_digest(model) for n in selected if n.device_class == device_class)
-        foreign = not any(e is not None and e.attempt.startswith(mine) for e in entries)
+        foreign = not any(e is not None and is_mine(obs, e.attempt) for e in entries)
         if len(left) == 1 and served and foreign and all(source_of(obs.sets, e) for e in left.values()):
             names = {e.policy_name for e in entries if e is not None}
             policy = next(iter(names)) if len(names) == 1 else ""
@@ -168,6 +179,11 @@ def quick_classes(status: RolloutStatus, window: str, now: float) -> frozenset[s
             if position == 0 or now - since <= seconds(window):
                 found.add(device_class)
     return frozenset(found)
+
+
+def is_mine(obs: Observation, name: str) -> bool:
+    """Tell whether the attempt `name` is one of this rollout."""
+    return name.startswith(f"{obs.rollout.uid or obs.rollout.name}/")
 
 
 def obeyed(acted: Ops, **tokens: str | None) -> Ops:

@@ -80,8 +80,9 @@ def headline(shown: Shown) -> tuple[Phase, Finding]:
         return "Promoted", held or Finding(
             reason=Reason.PROMOTED, message=f"set {status.set} is served by {status.nodes} nodes"
         )
-    if not shown.standing.reached and not shown.standing.drained:
-        return "Pending", Finding(reason=Reason.NO_NODES_SELECTED, message="the selector and wave match no node")
+    empty = not shown.standing.reached and not shown.standing.drained
+    if empty and not shown.standing.strangers:
+        held = Finding(reason=Reason.NO_NODES_SELECTED, message="the selector and wave match no node")
     if shown.deadline_left <= 0:
         detail = f": {held.message}" if held else ""
         message = f"no progress within {shown.obs.rollout.spec.progress_deadline}{detail}"
@@ -91,7 +92,7 @@ def headline(shown: Shown) -> tuple[Phase, Finding]:
         message = f"wave {_wave_name(shown)}: {held.message}"
         return "Progressing", Finding(reason=Reason.WAVE_IN_PROGRESS, message=message)
     if held is not None:
-        return "Holding", held
+        return "Pending" if held.reason is Reason.NO_NODES_SELECTED else "Holding", held
     return _waiting(shown)
 
 
@@ -124,7 +125,7 @@ def _back(shown: Shown, nodes: Iterable[NodeView]) -> str:
     """Return what `nodes` are really told to serve: the known-good set may be gone, and then it is not that."""
     told = [shown.models[n.name].primary for n in nodes if n.name in shown.models]
     engines = sorted({f"{e.set}/{e.precision}" for e in told if e is not None})
-    return ", ".join(engines) if engines else "no engine"
+    return ", ".join(engines) if engines else "nothing, as no node is told anything"
 
 
 def _newest(status: RolloutStatus) -> list[KnownGood]:

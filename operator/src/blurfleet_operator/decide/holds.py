@@ -20,7 +20,7 @@ class Standing:
     """The nodes reached so far, the engine each is to serve, and what is known against going on.
 
     `known_good` holds the classes on which the set was promoted already, within the rollback window. `needed` is what
-    an agent must be able to do.
+    an agent must be able to do, `strangers` are names in the waves reached that are no selected nodes.
     """
 
     scene: Scene
@@ -31,6 +31,7 @@ class Standing:
     drained: tuple[NodeView, ...] = ()
     known_good: frozenset[str] = frozenset()
     needed: frozenset[Capability] = frozenset()
+    strangers: tuple[str, ...] = ()
 
     def serves(self, node: NodeView) -> bool:
         """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
@@ -68,6 +69,17 @@ def suspects(standing: Standing) -> Finding | None:
         )
         return Finding(reason=Reason.HOLD_NODE_SUSPECT, message=message)
     return None
+
+
+def named(standing: Standing) -> Finding | None:
+    """Every node that a reached wave names is selected: a wrong name must not make the canary smaller unseen."""
+    if not standing.strangers:
+        return None
+    message = (
+        f"the wave names {', '.join(standing.strangers)}, which the selector does not match or which is no node; "
+        "correct spec.waves"
+    )
+    return Finding(reason=Reason.UNKNOWN_NODE, message=message)
 
 
 def preprocessing(standing: Standing) -> Finding | None:
@@ -188,6 +200,7 @@ STOPS: tuple[Check, ...] = (tripped, is_paused)
 CHAIN: tuple[Check, ...] = (
     tripped,
     suspects,
+    named,
     preprocessing,
     capable,
     swap_proven,

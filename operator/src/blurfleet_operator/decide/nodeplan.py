@@ -10,6 +10,7 @@ from blurfleet.api.contract import DEFAULT_CONTRACT
 from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeModel
 from blurfleet.api.policy import PolicySpec
 from blurfleet.api.rollout import RolloutStatus
+from blurfleet_operator.decide.attempt import is_mine
 from blurfleet_operator.decide.choice import (
     best,
     good_engine,
@@ -48,6 +49,14 @@ def plan_node(plan: Plan, node: NodeView) -> NodeModel | None:
     """Return the node's entry for the model, None where it is told nothing about it."""
     entry = _planned(plan, node)
     return entry.model_copy(update={"drained": yields(plan, node)}) if entry is not None else None
+
+
+def released(plan: Plan, node: NodeView) -> NodeModel | None:
+    """Return the entry of a node that is selected no more: what it serves stays, a candidate of this rollout goes."""
+    has = node.wanted(plan.model)
+    if has is None or has.candidate is None or not is_mine(plan.obs, has.attempt):
+        return None
+    return _without_candidate(plan, node, has)
 
 
 def yields(plan: Plan, node: NodeView) -> bool:

@@ -50,6 +50,12 @@ class Step:
         names = waves.reached(spec.waves, index, self.fit)
         return tuple(n for n in self.selected if n.name in names)
 
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Return the names in the waves reached so far that are no selected nodes; of no matter once it is over."""
+        waves_ = self.obs.rollout.spec.waves
+        return () if self.status.outcome else waves.strangers(waves_, self.status.wave_index, self.selected)
+
     def scene(self) -> failures.Scene:
         """Return the attempt's nodes and digests."""
         return failures.Scene(
@@ -79,6 +85,7 @@ class Step:
             paused=self.obs.rollout.spec.paused,
             drained=tuple(n for n in self.selected if n.name in self.status.drained),
             known_good=attempt.quick_classes(self.status, self.obs.rollout.spec.rollback_window, self.now),
+            strangers=self.strangers,
             needed=needed(self.status.policy),
         )
 
@@ -86,13 +93,14 @@ class Step:
 def decide(obs: Observation, now: float) -> Decision:
     """Return what to write about one rollout. `now` is in seconds since the epoch."""
     selected = tuple(n for n in obs.nodes if n.known_class and choice.selects(obs.rollout.spec.selector, n))
+    obs = attempt.at_first(obs)
     status = obs.rollout.status
     last = len(obs.rollout.spec.waves) - 1
     status = status.model_copy(update={"wave_index": min(status.wave_index, last)})
     step = _accept(Step(obs=obs, now=now, selected=selected, status=status))
     step = replace(step, obs=attempt.true_sets(step.obs, step.status))
     if step.refused is not None and step.refused.reason is Reason.MODEL_OWNED:
-        return _shown(step, {})
+        return _shown(_owned(step), {})
     step = _abort(step)
     step = _fail(step)
     step = _advance(step)
@@ -158,6 +166,12 @@ def _abort(step: Step) -> Step:
         known_good=attempt.given_up(step.status, classes),
         say=Said(reason=Reason.ABORTED, message=f"abort {token}: back to the known-good set", type="Warning"),
     )
+
+
+def _owned(step: Step) -> Step:
+    """Obey commands while another rollout has the nodes: they must not come into force when it goes."""
+    step = _abort(step)
+    return _with(step, acted=attempt.obeyed(step.status.acted, promote=step.obs.rollout.spec.ops.promote))
 
 
 def _fail(step: Step) -> Step:
@@ -289,6 +303,8 @@ def _plans(step: Step) -> dict[str, NodeModel]:
         now=step.now,
     )
     found = {n.name: nodeplan.plan_node(plan, n) for n in step.selected}
+    left = [n for n in step.obs.nodes if n.known_class and n.name not in found]
+    found |= {n.name: nodeplan.released(plan, n) for n in left}
     return {name: entry for name, entry in found.items() if entry is not None}
 
 

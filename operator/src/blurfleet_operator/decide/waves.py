@@ -28,6 +28,12 @@ def reached(waves: Sequence[Wave], index: int, selected: Iterable[NodeView]) -> 
     return tuple(sorted(inside))
 
 
+def strangers(waves: Sequence[Wave], index: int, selected: Iterable[NodeView]) -> tuple[str, ...]:
+    """Return the names in `nodes` of waves 0..`index` that are not among the selected nodes, sorted."""
+    known = {n.name for n in selected}
+    return tuple(sorted({name for wave in waves[: index + 1] for name in wave.nodes} - known))
+
+
 def covered(waves: Sequence[Wave], selected: Iterable[NodeView]) -> tuple[str, ...]:
     """Return the names of the nodes in all waves."""
     return reached(waves, len(waves) - 1, selected)
