@@ -22,6 +22,7 @@ from blurfleet.serving.frames import FrameSample
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.triton import InferResult
 from blurfleet_preprocess.dataplane import Caller, Gateway
+from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
@@ -208,15 +209,14 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
     def over(
         rig: Rig, *, workers: int = 4, waiting: int = 16, max_body_bytes: int = 1 << 20
     ) -> contextlib.AbstractContextManager[httpx.Client]:
-        app = build_app(
-            rig.gateway,
+        exchange = Exchange(
+            gateway=rig.gateway,
             streams=Streams("test.1"),
             metrics=rig.metrics,
             workers=Workers(workers, waiting),
-            ready=Readiness(rig.gateway, cache_s=60),
             max_body_bytes=max_body_bytes,
         )
-        return http(app)
+        return http(build_app(exchange, Readiness(rig.gateway, cache_s=60)))
 
     return over
 

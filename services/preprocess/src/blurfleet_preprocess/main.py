@@ -23,6 +23,7 @@ from blurfleet.serving.routing import RoutingReader
 from blurfleet.serving.triton import TritonClient
 from blurfleet.store.atomic import write_atomic
 from blurfleet_preprocess.dataplane import Gateway
+from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
@@ -78,14 +79,14 @@ def application(
         infer_timeout_s=settings.infer_timeout_s,
     )
     workers = Workers(settings.workers, settings.waiting)
-    app = build_app(
-        gateway,
+    exchange = Exchange(
+        gateway=gateway,
         streams=Streams(f"{settings.node}.{secrets.token_hex(3)}"),
         metrics=metrics,
         workers=workers,
-        ready=Readiness(gateway, cache_s=settings.ready_cache_s),
         max_body_bytes=settings.max_body_bytes,
     )
+    app = build_app(exchange, Readiness(gateway, cache_s=settings.ready_cache_s))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,0 +1,112 @@
+"""`/v1`: pictures and ready tensors in, mattes and pictures out."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from typing import Any, cast
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+
+from blurfleet.check import dumps
+from blurfleet.errors import InvalidInput
+from blurfleet.quality.sentinel import Matte
+from blurfleet.reasons import Reason
+from blurfleet_preprocess import picture
+from blurfleet_preprocess.dataplane import Answer, Caller
+from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers
+from blurfleet_preprocess.metrics import GatewayMetrics
+
+_RADIUS = re.compile(r"\d{1,4}(\.\d{1,3})?")
+
+
+def routes(exchange: Exchange) -> APIRouter:
+    """Return `/v1/matte`, `/v1/blur`, `/v1/tensor` and `/v1/contract`."""
+    router, gateway, metrics = APIRouter(), exchange.gateway, exchange.metrics
+
+    @router.post("/v1/matte")
+    async def matte(request: Request) -> Response:
+        form = _choice(request, ("png", "npy"), "npy" if NPY in request.headers.get("accept", "") else "png")
+
+        def work(caller: Caller, body: bytes) -> Response:
+            answer = gateway.picture(caller, body)
+            if form == "npy":
+                return Response(_npy(answer.matte), media_type=NPY, headers=answer_headers(answer))
+            assert answer.decoded is not None
+            whole = picture.matte_on_picture(answer.matte, answer.route.contract, answer.decoded.decoded_size)
+            return _picture(answer, picture.as_levels(whole), "png", metrics)
+
+        return await exchange.answered(request, work)
+
+    @router.post("/v1/blur")
+    async def blur(request: Request) -> Response:
+        form = cast("picture.ImageFormat", _choice(request, ("jpeg", "png", "webp"), "jpeg"))
+        radius = _radius(request)
+
+        def work(caller: Caller, body: bytes) -> Response:
+            answer = gateway.picture(caller, body)
+            assert answer.decoded is not None
+            size = answer.decoded.decoded_size
+            whole = picture.matte_on_picture(answer.matte, answer.route.contract, size)
+            drawn = picture.blur_background(answer.decoded.rgb, whole, radius or picture.auto_radius(size))
+            return _picture(answer, drawn, form, metrics)
+
+        return await exchange.answered(request, work)
+
+    @router.post("/v1/tensor")
+    async def tensor(request: Request) -> Response:
+        declared = request.headers.get("x-blurfleet-contract", "").strip()
+
+        def work(caller: Caller, body: bytes) -> Response:
+            answer = gateway.tensor(caller, body, declared)
+            return Response(_npy(answer.matte[None, None]), media_type=NPY, headers=answer_headers(answer))
+
+        return await exchange.answered(request, work)
+
+    @router.get("/v1/contract")
+    async def contract() -> Response:
+        snapshot = gateway.snapshot()
+        body = {
+            "alias": gateway.alias,
+            "contract_hash": snapshot.contract_hash,
+            "contract": snapshot.route.contract.wire(),
+        }
+        return Response(dumps(body), media_type=JSON, headers={"x-blurfleet-contract": snapshot.contract_hash})
+
+    return router
+
+
+def _choice(request: Request, allowed: tuple[str, ...], default: str) -> str:
+    chosen = request.query_params.get("format", default)
+    if chosen not in allowed:
+        raise InvalidInput(
+            Reason.INVALID_REQUEST, f"format {chosen[:40]!r} is not one of {', '.join(allowed)}", where="format"
+        )
+    return chosen
+
+
+def _radius(request: Request) -> float | None:
+    """Return the blur radius asked for, None for auto. Raises InvalidInput."""
+    text = request.query_params.get("radius", "auto")
+    if text == "auto":
+        return None
+    if not _RADIUS.fullmatch(text) or not picture.MIN_RADIUS <= float(text) <= picture.MAX_RADIUS:
+        limits = f"{picture.MIN_RADIUS:g} to {picture.MAX_RADIUS:g} pixels"
+        raise InvalidInput(Reason.INVALID_REQUEST, f"radius {text[:40]!r} is neither auto nor {limits}", where="radius")
+    return float(text)
+
+
+def _npy(matte: Matte) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, matte, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _picture(answer: Answer, drawn: Any, form: picture.ImageFormat, metrics: GatewayMetrics) -> Response:
+    started = time.perf_counter()
+    data = picture.encode(drawn, form)
+    answer.stages["encode"] = time.perf_counter() - started
+    metrics.seconds.labels("encode").observe(answer.stages["encode"])
+    return Response(data, media_type=picture.MEDIA_TYPES[form], headers=answer_headers(answer))
