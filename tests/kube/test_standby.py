@@ -71,27 +71,37 @@ class Ranked:
 
 
 @pytest.fixture
-def pair(plane: ControlPlane, api: KubeApi, tmp_path: Path) -> Iterator[tuple[Ranked, Ranked]]:
-    first = Ranked(plane, api, tmp_path / "first", "first", 100)
-    second = Ranked(plane, api, tmp_path / "second", "second", 50)
-    yield first, second
-    first.process.stop()
-    second.process.stop()
+def ranked(plane: ControlPlane, api: KubeApi, tmp_path: Path) -> Iterator[Callable[[str, int], Ranked]]:
+    made: list[Ranked] = []
+
+    def make(name: str, priority: int) -> Ranked:
+        made.append(Ranked(plane, api, tmp_path / name, name, priority))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.process.stop()
+
+
+@pytest.fixture
+def pair(ranked: Callable[[str, int], Ranked]) -> tuple[Ranked, Ranked]:
+    return ranked("first", 100), ranked("second", 50)
+
+
+def entries(plane: ControlPlane, *who: Ranked) -> list[tuple[str, Any]]:
+    """Return what the audit log holds of each operator's token, in order of time."""
+    names = {f"JTI={w.jti}": w.name for w in who}
+    found: list[Any] = [json.loads(line) for line in plane.audit_log.read_text(encoding="utf-8").splitlines()]
+    found.sort(key=lambda e: e["requestReceivedTimestamp"])
+    keyed = ((names.get(key), e) for e in found for key in e["user"].get("extra", {}).get(KEY, []))
+    return [(name, e) for name, e in keyed if name is not None]
 
 
 def writers(plane: ControlPlane, *who: Ranked) -> list[str]:
     """Return who wrote objects of the fleet, in order of time, each span of one writer once."""
-    names = {f"JTI={w.jti}": w.name for w in who}
-    entries: list[Any] = [json.loads(line) for line in plane.audit_log.read_text(encoding="utf-8").splitlines()]
-    found = [
-        (e["requestReceivedTimestamp"], names[key])
-        for e in entries
-        for key in e["user"].get("extra", {}).get(KEY, [])
-        if key in names
-        and e["verb"] in WRITES
-        and e.get("objectRef", {}).get("resource") not in ("clusterkopfpeerings", "leases")
-    ]
-    return [name for name, _ in groupby(name for _, name in sorted(found))]
+    own = ("clusterkopfpeerings", "leases")
+    found = (n for n, e in entries(plane, *who) if e["verb"] in WRITES and e["objectRef"]["resource"] not in own)
+    return [name for name, _ in groupby(found)]
 
 
 def test_the_standby_takes_over_a_rollout_under_way_gives_it_back_and_the_two_never_write_in_turns(
@@ -140,3 +150,19 @@ def test_the_standby_takes_over_a_rollout_under_way_gives_it_back_and_the_two_ne
         assert len(node.served) == len(set(node.served))
     assert len(fleet.said()) == len(set(fleet.said()))
     assert fleet.reasons().count("Promoted") == 3
+
+    # In order, nothing has to run out: the next one acts as soon as it looks.
+    assert first.process.stop() == 0
+    until(lambda: second.said()[-1] == (True, "Acting"), within_s=LIFETIME_S / 2, what="the second acts at once")
+    refused = [e["requestURI"] for _, e in entries(plane, first, second) if e["responseStatus"]["code"] == 403]
+    assert refused == []
+
+
+def test_of_two_equal_ones_neither_acts_until_one_goes(ranked: Callable[[str, int], Ranked], until: Until) -> None:
+    twins = ranked("castor", 70), ranked("pollux", 70)
+    for twin in twins:
+        twin.process.start()
+    for twin in twins:
+        until(lambda t=twin: t.said()[-1:] == [(False, "PriorityShared")], what=f"{twin.name} stands still")
+    twins[0].process.stop()
+    until(lambda: twins[1].said()[-1] == (True, "Acting"), what="the other acts")
