@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
+
+# Below the range that Linux takes the ports of outgoing connections from (32768 on): a server that is started again on
+# its port must not find a client there, and a client that tries a server which is away must not reach itself.
+_RANGE = range(15000, 32768)
+_TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports of 127.0.0.1 that are free now."""
+    """Return `count` different ports of 127.0.0.1 that are free now. Raises OSError where none is found."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        return [_bound(stack) for _ in range(count)]
+
+
+def _bound(stack: contextlib.ExitStack) -> int:
+    for port in random.sample(_RANGE, _TRIES):
+        one = stack.enter_context(socket.socket())
+        with contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port among {_TRIES} of {_RANGE.start} to {_RANGE.stop - 1}")

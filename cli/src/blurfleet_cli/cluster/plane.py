@@ -256,7 +256,9 @@ class ControlPlane:
         while True:
             if not processes.alive(self._pid(APISERVER)) or not processes.alive(self._pid(STORAGE)):
                 log = self.root / f"logs/{APISERVER}.log"
-                raise NodeError(Reason.SERVER_NOT_READY, "the control plane ended at its start", where=str(log))
+                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+                words = f"the control plane ended at its start: {last[0] if last else 'it said nothing'}"
+                raise NodeError(Reason.SERVER_NOT_READY, words, where=str(log))
             if self._ready():
                 return
             if time.monotonic() > deadline:
