@@ -106,6 +106,8 @@ class Loop:
             began = self._monotonic()
             if not self._acts():
                 due = 0.0
+                with contextlib.suppress(BlurfleetError):
+                    self._hear()  # so that who takes over knows who is silent
                 self.turned = self._monotonic()
                 self._stop.wait(self._gate.every_s)
                 continue
