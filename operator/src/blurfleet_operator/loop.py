@@ -30,6 +30,7 @@ from blurfleet_operator.reconcile import Pass, reconcile
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_operator.spread import spread
 from blurfleet_operator.standby import Gate
+from blurfleet_operator.unbrought import Unbrought
 
 # What people write comes through kopf; NodeEngine, which a fleet writes, is followed by the store itself.
 FOLLOWED = "NodeEngine"
@@ -68,6 +69,7 @@ class Loop:
         self._stop = threading.Event()
         self._recoveries = 0
         self._refused = False
+        self._unbrought = Unbrought()
         self._hearing = Hearing(limit=settings.silent_after_s)
         self._listed_at = -1e12
         self.turned = monotonic()
@@ -91,6 +93,7 @@ class Loop:
 
     def saw(self, kind: str, change: str | None, body: Mapping[str, Any]) -> None:
         """Take one change from a watch: `change` is ADDED, MODIFIED, DELETED, or None at the first listing."""
+        self._unbrought.brought(kind, body)
         self._store.offer(kind, change or "ADDED", body)
         self._wake.set()
 
@@ -98,6 +101,11 @@ class Loop:
     def stale(self) -> bool:
         """Tell whether the loop has not come round for too long."""
         return self._monotonic() - self.turned > self._s.stale_after_s
+
+    @property
+    def blind(self) -> dict[str, int]:
+        """Return the kinds whose watch brings nothing, each with how many changes only a listing found."""
+        return self._unbrought.overdue(self._monotonic(), self._store.holds)
 
     def _run(self) -> None:
         due = 0.0
@@ -132,6 +140,7 @@ class Loop:
             _log.warning("peers cannot be asked", reason=error.reason.value, message=error.message, fix=error.fix)
             return False
         if standing != self._standing:
+            self._unbrought.forget()  # in standby nothing is watched
             if standing.acts:
                 self._listed_at = -1e12
             _log.info("operator", acts=standing.acts, reason=standing.reason.value, message=standing.message)
@@ -143,6 +152,7 @@ class Loop:
         """Turn once; return after how many seconds to turn again though nothing changes."""
         try:
             self._freshen()
+            self._metrics.unbrought.set(sum(self.blind.values()))
             self._register()
             self._listen()
             done = self._settle()
@@ -171,7 +181,7 @@ class Loop:
         if not due and recoveries == self._recoveries:
             return
         for kind in FED:
-            self._store.relist(kind)
+            self._unbrought.found(kind, self._store.relist(kind), self._monotonic())
         self._recoveries, self._listed_at = recoveries, self._monotonic()
         self._refused = False
 
@@ -195,7 +205,7 @@ class Loop:
             self._hear()
 
     def _hear(self) -> None:
-        away = max(_DEAF_S, 3 * self._s.resync_s)
+        away = min(max(_DEAF_S, 3 * self._s.resync_s), self._s.silent_after_s)
         now, wall = self._monotonic(), self._clock()
         self._hearing = hear(self._hearing, self._store.heartbeats(), now, wall=wall, away=away)
 

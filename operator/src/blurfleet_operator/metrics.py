@@ -25,6 +25,11 @@ class LoopMetrics:
             registry=registry,
         )
         self.acting = Gauge("blurfleet_operator_acting", "1 while this operator acts, 0 in standby", registry=registry)
+        self.unbrought = Gauge(
+            "blurfleet_operator_unbrought_changes",
+            "Changes that only a listing found: a watch is dead",
+            registry=registry,
+        )
         self.away = Counter("blurfleet_operator_store_away", "Turns without an API server", registry=registry)
 
     def is_acting(self) -> bool:

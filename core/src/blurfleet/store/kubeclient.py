@@ -62,9 +62,11 @@ class KubeClient:
         connections: int = 16,
         connect_s: float = _CONNECT_S,
         answer_s: float = _ANSWER_S,
+        silence_s: float = _SILENCE_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeouts = (connect_s, answer_s)
+        self._silence_s = silence_s
         settings = client.Configuration()
         load: Any = config  # parts of the client ship no types
         try:
@@ -137,7 +139,7 @@ class KubeClient:
 
         `opened` gets, once, what ends the stream from another thread.
         """
-        answer = self._ask(request, (self._timeouts[0], _SILENCE_S))
+        answer = self._ask(request, (self._timeouts[0], self._silence_s))
         try:
             if answer.status != 200:
                 raise refusal(answer.status, answer.data, request)

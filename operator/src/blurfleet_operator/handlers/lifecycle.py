@@ -81,9 +81,11 @@ async def identity(memo: Any, **_: Any) -> kopf.AiohttpSession:
 
 @kopf.on.probe(id="fresh")
 async def fresh(memo: Any, **_: Any) -> bool:
-    """Say that the loop turns. PermanentError is answered as HTTP 500; any other error would be retried for long."""
+    """Say that the loop turns and watches bring changes. Only PermanentError is answered as HTTP 500 at once."""
     if memo.loop.stale:
         raise kopf.PermanentError("reconciliation is stale")
+    if blind := memo.loop.blind:
+        raise kopf.PermanentError(f"watches bring nothing: {blind}")
     return True
 
 
