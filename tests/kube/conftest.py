@@ -93,6 +93,17 @@ def operator(the_operator: OperatorProcess) -> OperatorProcess:
 
 
 @pytest.fixture
+def keen(the_operator: OperatorProcess) -> Iterator[OperatorProcess]:
+    """The operator where nodes are silent after 20 s: no test waits for 90."""
+    the_operator.stop()
+    the_operator.settings["BLURFLEET_SILENT_AFTER_S"] = "20"
+    the_operator.start()
+    yield the_operator
+    the_operator.stop()
+    del the_operator.settings["BLURFLEET_SILENT_AFTER_S"]
+
+
+@pytest.fixture
 def fleet(admin_store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> Iterator[Fleet]:
     """Objects of one namespace; a rollout left behind would own the nodes of the next test."""
     made = Fleet(admin_store, api, space, until)

@@ -28,11 +28,12 @@ class ScriptedNode:
         self.name, self.device_class, self.script = name, device_class, Script()
         self.client = KubeClient(access, connections=4)
         self.store = KubeStore(self.client, manager="blurfleet-agent", node=name)
+        self.clock_off = 0.0  # seconds that the node's clock is ahead
         self.newer: dict[str, Any] = {}
         self.errors: list[str] = []
         self.served: list[str] = []
         self._stop = threading.Event()
-        self._beat_at = 0.0
+        self._beat_at = -1e9
         self._thread = threading.Thread(target=self._run, name=f"scripted-{name}", daemon=True)
 
     def start(self) -> ScriptedNode:
@@ -67,12 +68,12 @@ class ScriptedNode:
                 self.errors.append(str(error))
 
     def _turn(self) -> None:
-        now = time.time()
+        now = time.time() + self.clock_off
         if self.script.silent:
             return
-        if now - self._beat_at > 10.0:
+        if time.monotonic() - self._beat_at > 10.0:
             self.store.beat(self.name, SYSTEM, now, every_s=30.0)
-            self._beat_at = now
+            self._beat_at = time.monotonic()
         ref = Ref(kind="NodeEngine", name=self.name)
         found = self.store.get(ref)
         if found is None:

@@ -89,7 +89,7 @@ def forbidden(plane: ControlPlane, account: str, since: str) -> set[str]:
 
 @pytest.fixture
 def exercised(
-    fleet: Fleet, operator: OperatorProcess, join: Callable[..., ScriptedNode], until: Callable[..., None]
+    fleet: Fleet, keen: OperatorProcess, join: Callable[..., ScriptedNode], until: Callable[..., None]
 ) -> str:
     """All that operator and agents ever do: join, promote, fail golden, quarantine, expire, forget, say.
 
@@ -124,10 +124,8 @@ def exercised(
     gone = Ref(kind="QualityRun", name="long-ago", namespace=fleet.space)
     until(lambda: fleet.store.get(gone) is None, within_s=60.0, what="an old run deleted")
     node.script.silent = True
-    me, long_ago = Ref(kind="NodeEngine", name=node.name), time.time() - 200.0
-    node.store.write_status(me, fleet.node("a").status.model_copy(update={"heartbeat": timestamp(long_ago)}))
-    node.store.beat(node.name, NAMESPACE, long_ago, every_s=30.0)
-    until(lambda: fleet.node("a").status.connected == "Unknown", what="doubted")
+    me = Ref(kind="NodeEngine", name=node.name)
+    until(lambda: fleet.node("a").status.connected == "Unknown", within_s=60.0, what="doubted")
     node.store.record(
         Event(involved=me, reason=Reason.SWAPPED, message="swapped", type="Warning", at=time.time(), source="agent")
     )

@@ -10,7 +10,6 @@ from fleet_objects import Fleet
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNode
 
-from blurfleet.api.meta import timestamp
 from blurfleet.errors import AdmissionRefused, InvalidSpec, StoreError
 from blurfleet.store.port import Ref
 
@@ -161,27 +160,6 @@ def test_a_node_goes_with_its_node_object_and_a_relabelled_one_is_proven_anew(
     assert fleet.digest("base-jetson-orin") in started["b"].served
     fleet.api.delete(node)
     fleet.until(lambda: fleet.node("b") is None, what="collected with its Node")
-
-
-def test_a_node_not_heard_from_leaves_the_rollout_partial_and_is_never_promoted_for(
-    fleet: Fleet, started: dict[str, ScriptedNode]
-) -> None:
-    started["b"].script.silent = True
-    old = time.time() - 200.0
-    ref = Ref(kind="NodeEngine", name=f"{fleet.space}-b")
-    quiet = fleet.node("b").status.model_copy(update={"heartbeat": timestamp(old)})
-    started["b"].store.write_status(ref, quiet)
-    started["b"].store.beat(f"{fleet.space}-b", "blurfleet-system", old, every_s=30.0)
-    fleet.set("next", "next")
-    fleet.change(engineSet="next")
-    fleet.wait_phase("Holding", "PartialFleet")
-    assert fleet.wanted("b") == fleet.digest("good-a100")
-    fleet.until(lambda: fleet.node("b").status.connected == "Unknown", what="doubted")
-    ready = fleet.node("b").status.models[0].conditions
-    assert {(c.status, c.reason.value) for c in ready} == {("Unknown", "StaleHeartbeat")}
-    assert fleet.serving("b") == ("good", "Primary", "Mixed")
-    started["b"].script.silent = False
-    fleet.wait_promoted("bokeh", "next")
 
 
 def test_an_agent_writes_neither_another_node_nor_any_spec(fleet: Fleet, started: dict[str, ScriptedNode]) -> None:
