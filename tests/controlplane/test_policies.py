@@ -11,7 +11,8 @@ import pytest
 import yaml
 from helm_python import Chart
 
-from blurfleet.errors import AdmissionRefused
+from blurfleet.errors import AdmissionRefused, StoreError
+from blurfleet.reasons import Reason
 from blurfleet_cli.cluster.kubeapi import KubeApi
 
 ROOT = Path(__file__).parents[2]
@@ -194,3 +195,47 @@ def test_rollouts_are_made_only_in_allowed_namespaces(api: KubeApi, example: Mak
         for part in reversed(extra):
             api.delete(part)
     until(lambda: not refuses(lambda: api.create(body, dry_run=True)))
+
+
+def test_a_set_that_a_rollout_serves_or_would_go_back_to_is_not_deleted(
+    api: KubeApi, example: Make, until: Make
+) -> None:
+    bodies = {name: example("EngineSet") for name in ("served", "before", "other")}
+    for body in bodies.values():
+        api.create(body)
+    names = {key: body["metadata"]["name"] for key, body in bodies.items()}
+    rollout = example("EngineRollout")
+    api.create(rollout)
+    api.merge(api.path(rollout, "status"), {"status": {"keeps": [names["served"], names["before"]]}})
+    for key in ("served", "before"):
+        until(lambda key=key: refuses(lambda: api.call("DELETE", api.path(bodies[key]) + "?dryRun=All")))
+        said = f"EngineSet {names[key]} is what EngineRollout {rollout['metadata']['name']} serves or would go back to"
+        with pytest.raises(AdmissionRefused, match=said):
+            api.delete(bodies[key])
+    api.delete(bodies["other"])
+    # A person may say that it may go; without the rollout it goes at once.
+    api.merge(api.path(bodies["before"]), {"metadata": {"annotations": {"blurfleet.dev/let-go": "true"}}})
+    api.delete(bodies["before"])
+    api.delete(rollout)
+    until(lambda: not refuses(lambda: api.delete(bodies["served"])))
+
+
+def test_a_namespace_that_goes_takes_sets_in_use_along(api: KubeApi, example: Make, until: Make) -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leaving"}}
+    api.create(space)
+    made, rollout = example("EngineSet"), example("EngineRollout")
+    for body in (made, rollout):
+        body["metadata"]["namespace"] = "leaving"
+        api.create(body)
+    api.merge(api.path(rollout, "status"), {"status": {"keeps": [made["metadata"]["name"]]}})
+    until(lambda: refuses(lambda: api.call("DELETE", api.path(made) + "?dryRun=All")))
+    api.delete(space)
+
+    def gone() -> bool:
+        try:
+            api.get(space)
+        except StoreError as error:
+            return error.reason is Reason.NOT_FOUND
+        return False
+
+    until(gone)

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from blurfleet.api.admission import LET_GO
 from blurfleet.api.meta import condition
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet.api.rollout import RolloutStatus
@@ -75,6 +76,12 @@ class Fleet:
         """Apply contract and policy."""
         self.api.apply(self.example("PreprocessContract"))
         self.api.apply(self.example("QualityPolicy"))
+
+    def let_go(self, name: str) -> None:
+        """Say of a set that it may be deleted though a rollout serves it or would go back to it."""
+        meta = {"name": name, "namespace": self.space}
+        body = {"apiVersion": "blurfleet.dev/v1alpha1", "kind": "EngineSet", "metadata": meta}
+        self.api.merge(self.api.path(body), {"metadata": {"annotations": {LET_GO: "true"}}})
 
     def rollout(self, engine_set: str, name: str = "bokeh", **spec: Any) -> Any:
         """Create or change a rollout: one wave over all nodes of this test, unless `spec` says otherwise."""

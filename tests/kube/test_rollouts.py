@@ -134,6 +134,8 @@ def test_everything_may_be_deleted_in_any_order_and_nodes_go_on_serving(
     for kind in ("EngineSet", "QualityPolicy", "PreprocessContract", "EngineRollout", "QualityRun"):
         for found in fleet.store.objects(kind):
             if found.meta.namespace == fleet.space:
+                if kind == "EngineSet":
+                    fleet.let_go(found.meta.name)
                 assert fleet.store.delete(Ref(kind=kind, name=found.meta.name, namespace=fleet.space))
         fleet.until(lambda k=kind: all(o.meta.namespace != fleet.space for o in fleet.store.objects(k)))
     for name, node in started.items():

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_fleet import digest, policy_spec, resource, rollout_spec, set_spec
+from simulated_fleet import NOW, digest, policy_spec, resource, rollout_spec, set_spec
 
-from blurfleet.api.admission import review
+from blurfleet.api.admission import LET_GO, review, review_deletion
 from blurfleet.api.kinds import Resource
 from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
 from blurfleet.api.rollout import Outcome, Phase, RolloutStatus
 from blurfleet.errors import AdmissionRefused, InvalidSpec
 from blurfleet.reasons import Reason
+from blurfleet.store.folder import FolderStore
 from blurfleet.store.memory import MemoryStore, ref_of
+from blurfleet_operator.decide.housekeeping import quarantine_status
 
 BAD = resource(
     "EngineQuarantine",
@@ -219,3 +222,54 @@ def test_memory_keeps_uid_and_status_and_numbers_only_changed_specs() -> None:
     assert [r.meta.generation for r in (first, again, label, other)] == [1, 1, 1, 2]
     assert len({r.meta.uid for r in (first, again, label, other)}) == 1
     assert again is first
+
+
+NEEDING = rollout("fp32").with_status(RolloutStatus(set="fp32", keeps=("fp32", "naive")))
+LET_GO_OF = replace(NAIVE, meta=NAIVE.meta.model_copy(update={"annotations": {LET_GO: "true"}}))
+ELSEWHERE = replace(NEEDING, meta=NEEDING.meta.model_copy(update={"namespace": "other"}))
+
+
+@pytest.mark.parametrize(
+    ("old", "rollouts", "reasons"),
+    [
+        pytest.param(NAIVE, [], [], id="a set that no rollout is there for goes"),
+        pytest.param(NAIVE, [NEEDING], [Reason.IN_USE], id="a set that a rollout would go back to stays"),
+        pytest.param(GOOD, [NEEDING, NEEDING], [Reason.IN_USE] * 2, id="each rollout that serves it is named"),
+        pytest.param(NAIVE, [rollout("naive")], [], id="a rollout that never began with it needs it not"),
+        pytest.param(NAIVE, [ELSEWHERE], [], id="a rollout of another namespace means another set"),
+        pytest.param(LET_GO_OF, [NEEDING], [], id="a person may let it go"),
+        pytest.param(NEEDING, [NEEDING], [], id="a rollout goes at any time"),
+        pytest.param(BAD, [NEEDING], [], id="a quarantine is lifted at any time"),
+    ],
+)
+def test_review_of_a_deletion(old: Resource, rollouts: list[Resource], reasons: list[Reason]) -> None:
+    assert [r.reason for r in review_deletion(old, rollouts)] == reasons
+
+
+def stores(tmp_path: Path) -> list[MemoryStore | FolderStore]:
+    return [MemoryStore(), FolderStore(tmp_path)]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["memory", "folder"])
+def test_a_store_keeps_a_set_that_is_needed_and_says_by_whom_and_what_to_do(which: int, tmp_path: Path) -> None:
+    store = stores(tmp_path)[which]
+    store.apply(GOOD)
+    store.apply(rollout("fp32"))
+    store.write_status(ref_of(NEEDING), NEEDING.status)
+    with pytest.raises(AdmissionRefused) as refused:
+        store.delete(ref_of(GOOD))
+    assert refused.value.reason is Reason.IN_USE
+    for word in ("EngineSet fp32", "EngineRollout bokeh", "spec.rollbackWindow", f"{LET_GO}=true"):
+        assert word in refused.value.message
+    assert store.get(ref_of(GOOD)).spec == GOOD.spec
+    assert store.delete(ref_of(NEEDING))
+    assert store.delete(ref_of(GOOD))
+    assert not store.delete(ref_of(GOOD))
+
+
+def test_the_three_hundredth_set_that_holds_a_digest_is_refused_like_the_first() -> None:
+    sets = [replace(NAIVE, meta=NAIVE.meta.model_copy(update={"name": f"s{n:03}"})) for n in range(300)]
+    listed = BAD.with_status(quarantine_status(BAD, sets, NOW))
+    assert len(listed.status.engine_sets) == 300
+    (found,) = review(rollout("s299"), None, quarantines=[listed], sets=[])
+    assert found.reason is Reason.QUARANTINED

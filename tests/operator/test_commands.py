@@ -135,7 +135,7 @@ def test_an_abort_of_a_class_that_goes_back_already_leaves_the_reason_it_went_ba
 def test_an_abort_after_all_sets_were_deleted_leaves_every_node_serving(fleet: Fleet) -> None:
     fleet.promote("mixed")
     for name in ("fp32", "mixed"):
-        fleet.store.delete(Ref(kind="EngineSet", name=name, namespace="default"))
+        fleet.lose(name)
     fleet.ops(abort="now")
     fleet.tick(3)
     assert all(fleet.spec(n).primary is not None for n in NODES)
@@ -315,7 +315,7 @@ def test_a_refused_spec_mutes_no_trip_of_what_is_running(fleet: Fleet, how: str)
     if how.startswith("the spec"):
         fleet.change(engine_set="typo")
     else:
-        assert fleet.store.delete(Ref(kind="EngineSet", name="mixed", namespace="default"))
+        fleet.lose("mixed")
     fleet.tick(2)
     assert fleet.said("Ready") == ("False", "UnknownEngineSet")
     assert fleet.serves("orin-0") == "mixed/Primary"

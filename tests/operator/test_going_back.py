@@ -6,6 +6,7 @@ import pytest
 from simulated_fleet import Fleet, Script, digest, resource, set_spec
 
 from blurfleet.api.meta import condition
+from blurfleet.errors import AdmissionRefused
 from blurfleet.store.port import Ref
 
 NODES = ("a100-0", "orin-0", "orin-1")
@@ -178,3 +179,41 @@ def test_a_status_of_before_digests_were_kept_is_pinned_to_the_sets_that_are_the
     assert {k.device_class: k.engines for k in status.known_good} == {
         c: tuple(sorted((digest(f"old-{c}"), digest("net1-fp32")))) for c in CLASSES
     }
+
+
+def test_what_a_rollout_serves_or_would_go_back_to_is_kept_from_deletion(old: Fleet) -> None:
+    ref = Ref(kind="EngineSet", name="old", namespace="default")
+    assert old.status().keeps == ("old",)
+    with pytest.raises(AdmissionRefused):
+        old.store.delete(ref)
+    old.change(engine_set="new", waves=GATED)
+    old.until(lambda: old.said("Progressing") == ("False", "WaitingForGate"))
+    assert old.status().keeps == ("new", "old")
+    old.ops(promote="p")
+    old.until(lambda: old.status().outcome == "Promoted")
+    assert old.status().keeps == ("new", "old")
+    with pytest.raises(AdmissionRefused):
+        old.store.delete(ref)
+    old.tick(2, seconds=1800.0)
+    assert old.status().keeps == ("new", "old")
+    old.tick(seconds=10.0)
+    assert old.status().keeps == ("new",)
+    assert old.store.delete(ref)
+
+
+def test_a_set_that_was_given_up_may_be_deleted_the_one_that_serves_may_not(old: Fleet) -> None:
+    old.script = Script(golden={("*", digest(f"new-{c}")): "oracle passes" for c in CLASSES})
+    old.change(engine_set="new")
+    old.until(lambda: old.status().phase == "RolledBack")
+    assert old.status().keeps == ("old",)
+
+
+def test_a_first_set_that_was_given_up_is_kept_where_its_fp32_is_all_there_is() -> None:
+    fleet = Fleet()
+    fleet.set("one", precision="Mixed", net="net1")
+    fleet.rollout("one", waves=GATED)
+    fleet.until(lambda: fleet.said("Progressing") == ("False", "WaitingForGate"))
+    fleet.ops(abort="a")
+    fleet.until(lambda: fleet.status().phase == "Aborted")
+    assert fleet.status().keeps == ("one",)
+    assert fleet.spec("orin-0").primary.precision == "FP32"

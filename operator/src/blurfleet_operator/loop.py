@@ -237,7 +237,13 @@ class Loop:
     def _settle(self) -> Pass:
         for _ in range(_PASSES_IN_A_ROW):
             began = self._monotonic()
-            done = reconcile(self._store, self._clock(), writers=self._s.writers, hearing=self._hearing)
+            done = reconcile(
+                self._store,
+                self._clock(),
+                writers=self._s.writers,
+                hearing=self._hearing,
+                history_limit=self._s.history_limit,
+            )
             took = self._monotonic() - began
             self._metrics.seconds.observe(took)
             if done.writes:

@@ -111,11 +111,19 @@ class _Writer:
             return False
 
 
-def reconcile(store: Store, now: float, *, writers: int = 1, hearing: Hearing | None = None) -> Pass:
+def reconcile(
+    store: Store,
+    now: float,
+    *,
+    writers: int = 1,
+    hearing: Hearing | None = None,
+    history_limit: int = verdicts.HISTORY_LIMIT,
+) -> Pass:
     """Bring the store one step closer to what its rollouts ask for. Raises StoreError where it cannot be read at all.
 
     Idempotent: when nothing changed nothing is written. `now` is in seconds since the epoch; `writers` is how many
-    nodes may be written at the same time; `hearing` says who is heard, None where heartbeats are of this clock.
+    nodes may be written at the same time; `hearing` says who is heard, None where heartbeats are of this clock;
+    `history_limit` is how many QualityRuns of a rollout are kept.
     """
     world = read_world(store, now, hearing)
     writer = _Writer(store, now, writers)
@@ -141,7 +149,7 @@ def reconcile(store: Store, now: float, *, writers: int = 1, hearing: Hearing | 
     _write_quarantines(decided, writer)
     _write_nodes(world, nodes, quarantines, writer)
     reverted = _write_rollouts(world, decided, writer)
-    _write_verdicts(world, writer)
+    _write_verdicts(world, writer, history_limit)
     _keep_house(world, quarantines, writer)
     waits = [d.requeue_after for _, d in decided]
     return Pass(
@@ -217,11 +225,11 @@ def _write_rollouts(
     return tuple(reverted)
 
 
-def _write_verdicts(world: World, writer: _Writer) -> None:
+def _write_verdicts(world: World, writer: _Writer, limit: int) -> None:
     known = {r.key for r in world.of("QualityRun")}
     current = [run for r in world.rollouts for n in world.nodes for run in verdicts.verdicts(r, n, world.now)]
     writer.apply_all([run for run in {r.key: r for r in current}.values() if run.key not in known])
-    for run in verdicts.outdated(world.of("QualityRun"), frozenset(r.key for r in current), world.now):
+    for run in verdicts.outdated(world.of("QualityRun"), frozenset(r.key for r in current), world.now, limit):
         writer.delete(run)
 
 

@@ -57,6 +57,7 @@ class OperatorSettings(BaseSettings):
     gap_s: float = Field(default=0.05, ge=0, description="rest between passes, so that bursts are taken together")
     stale_after_s: float = Field(default=60.0, gt=0, description="no turn for so long: not alive")
     writers: int = Field(default=8, ge=1, le=64, description="nodes that are told something at the same time")
+    history_limit: int = Field(default=100, ge=1, le=10000, description="QualityRuns that are kept of each rollout")
     health_address: str = Field(default="127.0.0.1:8080", description="where liveness is asked, as /healthz")
     priority: int | None = Field(
         default=None,

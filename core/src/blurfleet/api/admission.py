@@ -18,6 +18,9 @@ from blurfleet.api.rollout import RolloutSpec, RolloutStatus
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
 
+# By this annotation a person says that a set may go though a rollout may need it.
+LET_GO = "blurfleet.dev/let-go"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
@@ -52,6 +55,29 @@ def review(
     if new.kind == "NodeEngine":
         return _node_refusals(cast(NodeEngineSpec, new.spec))
     return []
+
+
+def review_deletion(old: Resource, rollouts: Iterable[Resource]) -> list[Refusal]:
+    """Return every rule that refuses deleting `old`; empty means admitted.
+
+    A set that a rollout of its namespace serves or would go back to stays: without it a class goes back to less.
+    """
+    if old.kind != "EngineSet" or old.meta.annotations.get(LET_GO) == "true":
+        return []
+    name, space = old.meta.name, old.meta.namespace
+    holders = [
+        r.meta.name for r in rollouts if r.meta.namespace == space and name in cast(RolloutStatus, r.status).keeps
+    ]
+    return [
+        Refusal(
+            reason=Reason.IN_USE,
+            message=(
+                f"EngineSet {name} is what EngineRollout {holder} serves or would go back to; delete it once another "
+                f"set is promoted and spec.rollbackWindow is over, or annotate it {LET_GO}=true first"
+            ),
+        )
+        for holder in holders
+    ]
 
 
 def quarantines_hitting(

@@ -19,9 +19,14 @@ class QuarantineSpec(Model):
     expiry: str | None = Field(default=None, max_length=64)
 
 
+# The most sets that one quarantine lists. A set with a quarantined digest is refused at its creation, so that only
+# those of before are listed; one beyond them the operator still refuses when a rollout begins with it.
+MOST_SETS = 4096
+
+
 class QuarantineStatus(Model):
     """Sets that hold the digest, as namespace/name: what the admission rule for rollouts reads."""
 
     observed_generation: int = 0
-    engine_sets: tuple[str, ...] = Field(default=(), max_length=256)
+    engine_sets: tuple[str, ...] = Field(default=(), max_length=MOST_SETS)
     conditions: tuple[Condition, ...] = ()

@@ -129,6 +129,7 @@ class RolloutStatus(Model):
     `outcome` is how the attempt ended ("" while it runs) and stays until another set or a retry; `phase` is what a
     person is shown and follows from it and from what is observed. `known_good` is newest first, per class.
     `set_digest` is the content of `set`: the same name with other bytes is another attempt.
+    `keeps` are the sets it serves or would go back to: their objects are not to be deleted.
     `drained` are nodes that are suspect and take no part.
     `gate_opened` is the index of the wave whose gate and soak `ops.promote` opened, -1 for none.
     """
@@ -153,6 +154,7 @@ class RolloutStatus(Model):
     known_good: tuple[KnownGood, ...] = Field(default=(), max_length=32)
     acted: Ops = Ops()
     last_known_good: str = ""
+    keeps: tuple[str, ...] = Field(default=(), max_length=64)
     reverted_classes: tuple[str, ...] = ()
     drained: tuple[str, ...] = Field(default=(), max_length=MOST_NODES)
     trips: tuple[TripNote, ...] = Field(default=(), max_length=100)

@@ -1,4 +1,4 @@
-"""The admission review, as a store without an API server asks it before every write."""
+"""The admission review, as a store without an API server asks it before every write and deletion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ def admit(store: Store, new: Resource, old: Resource | None) -> None:
         sets=store.objects("EngineSet"),
         rollouts=store.objects("EngineRollout"),
     )
+    _raise(refusals, new)
+
+
+def admit_deletion(store: Store, old: Resource | None) -> None:
+    """Return where `old` (None: there is none) may be deleted. Raises AdmissionRefused."""
+    if old is not None:
+        _raise(admission.review_deletion(old, store.objects("EngineRollout")), old)
+
+
+def _raise(refusals: list[admission.Refusal], what: Resource) -> None:
     if refusals:
         reason = refusals[0].reason
         error = InvalidSpec if reason in (Reason.IMMUTABLE, Reason.INVALID_SPEC) else AdmissionRefused
-        raise error(reason, "; ".join(r.message for r in refusals), where=new.key)
+        raise error(reason, "; ".join(r.message for r in refusals), where=what.key)

@@ -25,7 +25,7 @@ from blurfleet.errors import BlurfleetError, StoreError
 from blurfleet.identity import digest_bytes
 from blurfleet.reasons import Reason
 from blurfleet.store import layout
-from blurfleet.store.admit import admit
+from blurfleet.store.admit import admit, admit_deletion
 from blurfleet.store.atomic import write_atomic
 from blurfleet.store.eventlog import EventLog
 from blurfleet.store.port import Broken, Event, Ref
@@ -104,9 +104,10 @@ class FolderStore:
         self._write(files.status, layout.dump_yaml(status.wire()), sync=False)
 
     def delete(self, ref: Ref) -> bool:
-        """Remove the object's files; tell whether it existed."""
+        """Remove the object's files; tell whether it existed. Raises AdmissionRefused."""
         files = layout.files_of(self._root, ref)
         with self._locked():
+            admit_deletion(self, self._readable(ref))
             existed = files.spec.exists()
             for path in (files.spec, files.status, files.ledger):
                 path.unlink(missing_ok=True)

@@ -135,7 +135,7 @@ class KubeStore:
         )
 
     def delete(self, ref: Ref) -> bool:
-        """Delete the object; tell whether it existed."""
+        """Delete the object; tell whether it existed. Raises AdmissionRefused and StoreError."""
         try:
             self._client.send(ask.deleting(ref))
             existed = True

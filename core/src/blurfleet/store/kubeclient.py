@@ -197,6 +197,8 @@ def refusal(status: int, data: bytes, request: Request) -> StoreError | InvalidS
     where = f"{request.method} {request.path}"
     if "ValidatingAdmissionPolicy" in message:
         reason = Reason.QUARANTINED if "quarantined" in message else Reason.INVALID_SPEC
+        if "serves or would go back to" in message:
+            reason = Reason.IN_USE
         return AdmissionRefused(reason, message, where=where)
     if status == 404:
         return StoreError(Reason.NOT_FOUND, message, where=where)

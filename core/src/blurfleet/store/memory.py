@@ -13,7 +13,7 @@ from blurfleet.api.kinds import KINDS, Resource
 from blurfleet.api.meta import timestamp
 from blurfleet.errors import StoreError
 from blurfleet.reasons import Reason
-from blurfleet.store.admit import admit
+from blurfleet.store.admit import admit, admit_deletion
 from blurfleet.store.port import Broken, Event, Ref
 
 _HEARTBEAT_S = 1.0
@@ -82,8 +82,9 @@ class MemoryStore:
             self._put(ref, old.with_status(status))
 
     def delete(self, ref: Ref) -> bool:
-        """Delete the object; tell whether it existed."""
+        """Delete the object; tell whether it existed. Raises AdmissionRefused."""
         with self._changed:
+            admit_deletion(self, self._objects.get(ref))
             existed = self._objects.pop(ref, None) is not None
             if existed:
                 self._touch(ref.kind)

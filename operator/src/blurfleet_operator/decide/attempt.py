@@ -181,6 +181,22 @@ def quick_classes(status: RolloutStatus, window: str, now: float) -> frozenset[s
     return frozenset(found)
 
 
+def keeps(status: RolloutStatus, window: str, now: float) -> tuple[str, ...]:
+    """Return the sets whose objects must stay, sorted: what is served, and what each class would go back to.
+
+    A set that another was promoted over is needed until its rollback window (`window`) is over.
+    """
+    over = status.outcome in ("RolledBack", "Aborted") and bool(status.known_good)
+    found = {status.set} - {""} if not over else set()
+    for device_class in {k.device_class for k in status.known_good}:
+        newest, *older = known_good_for(status.known_good, device_class)
+        found.add(newest.set)
+        since = instant(older[0].at) if older else None
+        if since is not None and newest.is_of(status.set, status.set_digest) and now - since <= seconds(window):
+            found.add(older[0].set)
+    return tuple(sorted(found))
+
+
 def is_mine(obs: Observation, name: str) -> bool:
     """Tell whether the attempt `name` is one of this rollout."""
     return name.startswith(f"{obs.rollout.uid or obs.rollout.name}/")

@@ -11,7 +11,7 @@ from blurfleet.api.meta import Condition, ConditionStatus, condition, set_condit
 from blurfleet.api.nodeengine import NodeModel
 from blurfleet.api.rollout import KnownGood, Phase, RolloutStatus
 from blurfleet.reasons import Reason
-from blurfleet_operator.decide import holds, kstatus
+from blurfleet_operator.decide import attempt, holds, kstatus
 from blurfleet_operator.decide.acceptance import quarantine_words
 from blurfleet_operator.decide.observation import Finding, NodeView, Observation, Said, instant
 
@@ -61,6 +61,7 @@ def conditions_for(shown: Shown) -> tuple[RolloutStatus, tuple[Said, ...], float
             "phase": phase,
             "wave": _wave_name(shown),
             "last_known_good": ",".join(known),
+            "keeps": attempt.keeps(shown.status, shown.obs.rollout.spec.rollback_window, shown.now),
             "fallback": ",".join(sorted({m.fallback.set for m in shown.models.values() if m.fallback is not None})),
             "conditions": conditions,
         }

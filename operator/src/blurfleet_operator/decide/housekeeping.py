@@ -11,7 +11,7 @@ from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, ConditionStatus, set_condition
 from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet.api.policy import PolicySpec, PolicyStatus
-from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.api.quarantine import MOST_SETS, QuarantineSpec, QuarantineStatus
 from blurfleet.contract import contract_hash
 from blurfleet.reasons import Reason
 from blurfleet_operator.decide.acceptance import policy_problem, quarantine_words
@@ -112,7 +112,7 @@ def quarantine_status(resource: Resource, sets: Iterable[Resource], now: float) 
     fine = Finding(reason=Reason.ACCEPTED, message=f"{len(held)} engine sets hold the digest")
     return QuarantineStatus(
         observed_generation=resource.meta.generation,
-        engine_sets=tuple(sorted(held)[:256]),
+        engine_sets=tuple(sorted(held)[:MOST_SETS]),
         conditions=_standing(resource, old.conditions, "Current", fine, now),
     )
 

@@ -13,7 +13,7 @@ from blurfleet.api.qualityrun import QualityRunSpec, QualityRunStatus
 from blurfleet_operator.decide.failures import failed_in_shadow
 from blurfleet_operator.decide.observation import NodeView, RolloutView, instant
 
-HISTORY_LIMIT = 100
+HISTORY_LIMIT = 100  # runs of a rollout that are kept, where nothing else is set
 
 _GOLDEN_DONE = ("GoldenPassed", "Shadowing", "Proven")
 
@@ -99,8 +99,10 @@ def _run(rollout: RolloutView, fields: dict[str, object], *, unique: str) -> Res
     return Resource(kind="QualityRun", meta=meta, spec=spec, status=QualityRunStatus())
 
 
-def outdated(runs: Iterable[Resource], current: frozenset[str], now: float) -> list[Resource]:
-    """Return the runs to delete: past their TTL, or beyond the newest 100 of their rollout.
+def outdated(
+    runs: Iterable[Resource], current: frozenset[str], now: float, limit: int = HISTORY_LIMIT
+) -> list[Resource]:
+    """Return the runs to delete: past their TTL, or beyond the newest `limit` of their rollout.
 
     A verdict that a node still reports (`current`, by key) stays, else it would be written again at once.
     """
@@ -117,5 +119,5 @@ def outdated(runs: Iterable[Resource], current: frozenset[str], now: float) -> l
             by_rollout.setdefault((run.meta.namespace or "", run.spec.rollout), []).append((at, run))
     for entries in by_rollout.values():
         newest_first = sorted(entries, key=lambda e: (e[0], e[1].meta.name), reverse=True)
-        gone += [run for _, run in newest_first[HISTORY_LIMIT:]]
+        gone += [run for _, run in newest_first[limit:]]
     return gone
