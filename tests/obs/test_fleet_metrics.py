@@ -14,7 +14,7 @@ from blurfleet_operator.fleet_metrics import FleetCollector
 from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import World, read_world
 
-ROLLOUT = {"namespace": "default", "rollout": "bokeh", "model": "bokeh"}
+ROLLOUT = {"rollout": "default/bokeh", "model": "bokeh"}
 
 
 def exported(fleet: Fleet) -> CollectorRegistry:
@@ -39,9 +39,9 @@ def test_a_reverted_class_its_phase_reason_and_quarantine_are_exported_and_leave
     fleet.script = Script(golden={("*", digest("naive-jetson-orin")): "oracle passes"})
     fleet.change(engine_set="naive")
     fleet.until(lambda: fleet.status().phase == "RolledBack")
-    assert series(registry, "blurfleet_rollout_phase") == {("default", "bokeh", "bokeh", "RolledBack")}
-    assert series(registry, "blurfleet_rollout_reason") == {("default", "bokeh", "bokeh", "RolledBack")}
-    assert series(registry, "blurfleet_class_reverted") == {("default", "bokeh", "bokeh", "jetson-orin")}
+    assert series(registry, "blurfleet_rollout_phase") == {("default/bokeh", "bokeh", "RolledBack")}
+    assert series(registry, "blurfleet_rollout_reason") == {("default/bokeh", "bokeh", "RolledBack")}
+    assert series(registry, "blurfleet_class_reverted") == {("default/bokeh", "bokeh", "jetson-orin")}
     labels = {"device_type": "jetson-orin", "reason": "MaxAbsErrorExceeded"}
     assert registry.get_sample_value("blurfleet_quarantines", labels) == 1.0
     fleet.change(engine_set="fp32")
@@ -84,7 +84,7 @@ def test_a_store_that_is_away_and_an_operator_that_stands_by_export_no_figures_o
     waiting.register(FleetCollector(lambda: read_world(fleet.store, fleet.now), metrics.is_acting))
     assert b"blurfleet_rollout_phase" not in generate_latest(waiting)
     metrics.acting.set(1)
-    assert b'blurfleet_rollout_phase{model="bokeh",namespace="default",phase="Promoted"' in generate_latest(waiting)
+    assert b'blurfleet_rollout_phase{model="bokeh",phase="Promoted",rollout="default/bokeh"' in generate_latest(waiting)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from blurfleet.errors import BlurfleetError
 from blurfleet_operator.decide.observation import NodeView, RolloutView, instant
 from blurfleet_operator.observe import World
 
-_ROLLOUT = ("namespace", "rollout", "model")
+# Not `namespace`: Prometheus gives every series of a pod one of that name, and renames ours.
+_ROLLOUT = ("rollout", "model")
 
 
 class FleetCollector(Collector):
@@ -46,7 +47,7 @@ class FleetCollector(Collector):
 
 
 def rollout_figures(rollouts: Iterable[RolloutView]) -> tuple[Metric, ...]:
-    """Return each rollout's phase and reason, and which classes it sent back."""
+    """Return each rollout's phase and reason, and which classes it sent back; `rollout` is namespace/name."""
     phase = GaugeMetricFamily(
         "blurfleet_rollout_phase", "1 for the phase that a rollout is in.", labels=(*_ROLLOUT, "phase")
     )
@@ -60,7 +61,7 @@ def rollout_figures(rollouts: Iterable[RolloutView]) -> tuple[Metric, ...]:
     )
     for rollout in rollouts:
         status = rollout.status
-        who = (rollout.namespace, rollout.name, rollout.spec.model)
+        who = (f"{rollout.namespace}/{rollout.name}", rollout.spec.model)
         phase.add_metric((*who, status.phase), 1.0)
         why = condition(status.conditions, "Progressing")
         if why is not None:

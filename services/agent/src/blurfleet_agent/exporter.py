@@ -73,6 +73,7 @@ class Metrics:
             "blurfleet_evidence_unwritten", "Verdicts whose evidence could not be kept.", ("node",), registry=registry
         )
         self._unsynced.labels(node).set(0)
+        self._evidence.labels(node)  # a counter that is born at 1 has no increase to alert on
 
     def sample(
         self,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from blurfleet.reasons import Reason
+
 STAGES = ("decode", "contract", "infer", "check", "encode", "total")
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -24,6 +26,8 @@ class GatewayMetrics:
         self.withheld = Counter(
             "blurfleet_frames_withheld", "Mattes that were not served", ["reason"], registry=registry
         )
+        for reason in (Reason.NON_FINITE_OUTPUT, Reason.OUT_OF_RANGE_OUTPUT, Reason.COLLAPSED_OUTPUT):
+            self.withheld.labels(reason)  # a counter that is born at 1 has no increase to alert on
         self.suspect = Counter(
             "blurfleet_frames_suspect", "Near-constant mattes reported", ["reason"], registry=registry
         )
