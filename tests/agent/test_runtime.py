@@ -25,6 +25,7 @@ IMAGE = (
     ("names", "kind", "version"),
     [
         pytest.param(IMAGE, TENSORRT, "10.13.3.9", id="the package says more than the library's name"),
+        pytest.param("libnvinfer10:arm64\t10.3.0.30-1+cuda12.5", TENSORRT, "10.3.0.30", id="a package and its machine"),
         pytest.param("libnvinfer.so.10.3.0", TENSORRT, "10.3.0", id="Jetson: the library alone"),
         pytest.param("libnvinfer.so.10", TENSORRT, "", id="a link says too little"),
         pytest.param("onnxruntime-1.32.0.dist-info", ONNXRUNTIME, "1.32.0", id="a Python package's folder"),

@@ -58,7 +58,7 @@ def test_each_class_has_triton_alone_that_only_a_person_restarts_and_an_agent_be
 
 def test_the_folder_s_preparation_can_be_turned_off() -> None:
     off = pods(render({"nodeFolder": {"prepare": False}}))
-    assert not any(pod.get("initContainers") for _, pod in off)
+    assert {c["name"] for _, pod in off for c in pod.get("initContainers", ())} == {"name-runtime"}
 
 
 def test_only_who_speaks_to_the_api_server_holds_a_token() -> None:
@@ -103,7 +103,8 @@ def test_the_forge_pushes_where_the_agents_read_with_credentials_of_their_own() 
 def test_agents_and_gateways_are_started_with_settings_they_know() -> None:
     agent, gateway = dict(pods(render()))["blurfleet-agent-a100"]["containers"]
     for container, model in ((agent, AgentSettings), (gateway, GatewaySettings)):
-        given = {e["name"].removeprefix("BLURFLEET_").lower() for e in container["env"]}
+        ours = (e["name"] for e in container["env"] if not e["name"].startswith("NVIDIA_"))
+        given = {name.removeprefix("BLURFLEET_").lower() for name in ours}
         assert given <= model.model_fields.keys()
     hosts = {e["name"]: e for c in (agent, gateway) for e in c["env"] if e["name"].endswith("_HOST")}
     assert hosts["BLURFLEET_METRICS_HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}

@@ -17,7 +17,7 @@ ASK_EVERY_S = 30.0
 TENSORRT, ONNXRUNTIME = "TensorRT", "ONNX Runtime"
 # `libnvinfer.so.10.13.3` names three parts, Debian's package `libnvinfer10 10.13.3.9-1+cuda13.0` all four.
 _NAMES = {
-    TENSORRT: re.compile(r"(?:libnvinfer\.so\.|libnvinfer\d+[ _\t])(\d+(?:\.\d+){2,3})"),
+    TENSORRT: re.compile(r"(?:libnvinfer\.so\.|libnvinfer\d+(?::\w+)?[ _\t])(\d+(?:\.\d+){2,3})"),
     ONNXRUNTIME: re.compile(r"(?:onnxruntime(?:_gpu)?-|libonnxruntime\.so\.)(\d+\.\d+\.\d+)"),
 }
 _MOST_BYTES = 1 << 20
