@@ -80,6 +80,21 @@ def test_a_node_that_took_the_new_set_goes_to_the_fp32_it_holds_of_the_pruned_on
     assert message(old) == "aborted; nodes go back to old/FP32, old/Mixed"
 
 
+def test_the_fp32_held_of_the_newest_good_set_goes_before_an_older_set_that_is_still_there(old: Fleet) -> None:
+    old.promote("new")
+    old.set("newer", precision="Mixed", net="net3")
+    old.change(engine_set="newer", waves=GATED)
+    old.until(lambda: old.said("Progressing") == ("False", "WaitingForGate"))
+    old.lose("new")
+    old.ops(abort="a")
+    old.until(lambda: old.status().phase == "Aborted")
+    assert told(old) == {
+        "a100-0": "new/Mixed new/FP32",
+        "orin-0": "new/FP32 new/FP32",
+        "orin-1": "new/Mixed new/FP32",
+    }
+
+
 def test_a_pruned_set_promoted_before_a_promoted_one_leaves_the_own_fp32_and_that_is_said(old: Fleet) -> None:
     old.promote("new")
     old.lose("old")
@@ -122,10 +137,12 @@ def test_a_set_made_anew_with_other_bytes_is_another_attempt_that_begins_at_the_
 
 def test_replaced_bytes_that_fail_leave_every_node_on_those_that_were_promoted(old: Fleet) -> None:
     good = {name: old.serving_digest(name) for name in NODES}
+    first = old.status().attempt
     old.script = Script(golden={("*", digest(f"evil-{c}")): "oracle passes" for c in CLASSES})
     old.lose("old")
     old.store.apply(resource("EngineSet", "old", set_spec("evil", precision="Mixed", net="net3")))
     old.until(lambda: old.status().phase == "RolledBack")
+    assert old.status().attempt != first
     assert {name: old.serving_digest(name) for name in NODES} == good
     assert {old.spec(name).fallback.digest for name in NODES} == {digest("net1-fp32")}
     assert old.quarantined() == {(digest(f"evil-{c}"), c) for c in CLASSES}
