@@ -64,6 +64,7 @@ def standing(
     known_good: frozenset[str] = frozenset(),
     needed: frozenset[Capability] = frozenset(),
     strangers: tuple[str, ...] = (),
+    unreadable: tuple[str, ...] = (),
 ) -> Standing:
     scene = Scene(
         model="bokeh",
@@ -85,6 +86,7 @@ def standing(
         known_good=known_good,
         needed=needed,
         strangers=strangers,
+        unreadable=unreadable,
     )
 
 
@@ -178,6 +180,7 @@ TABLE: list[Any] = [
         id="a node that cannot swap is named for that, not for refusing the candidate",
     ),
     pytest.param({"age": 91.0}, {"paused": True}, Reason.PARTIAL_FLEET, id="a silent node before a pause"),
+    pytest.param({}, {"unreadable": ("a100-7",)}, Reason.PARTIAL_FLEET, id="a node that cannot be read"),
     pytest.param(SHADOW, {"paused": True}, Reason.PAUSED, id="a pause before missing samples"),
 ]
 
@@ -200,6 +203,7 @@ def test_the_order_of_the_chain_is_the_documented_one() -> None:
         "swap_proven",
         "failed_loads",
         "oracle_missing",
+        "readable",
         "unreachable",
         "fallback_ready",
         "is_paused",

@@ -118,5 +118,6 @@ def observation(
         contracts=contracts,
         contract_hashes={n: contract_hash(c) for n, c in contracts.items()},
         nodes=nodes,
+        unreadable=tuple(b.ref.name for b in world.broken if b.ref.kind == "NodeEngine"),
         quarantines=quarantines,
     )

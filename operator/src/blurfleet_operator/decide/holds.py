@@ -20,7 +20,8 @@ class Standing:
     """The nodes reached so far, the engine each is to serve, and what is known against going on.
 
     `known_good` holds the classes on which the set was promoted already, within the rollback window. `needed` is what
-    an agent must be able to do, `strangers` are names in the waves reached that are no selected nodes.
+    an agent must be able to do, `strangers` are names in the waves reached that are no selected nodes,
+    `unreadable` those of nodes that this version cannot read.
     """
 
     scene: Scene
@@ -32,6 +33,7 @@ class Standing:
     known_good: frozenset[str] = frozenset()
     needed: frozenset[Capability] = frozenset()
     strangers: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     def serves(self, node: NodeView) -> bool:
         """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
@@ -100,6 +102,15 @@ def failed_loads(standing: Standing) -> Finding | None:
         Reason.BLOCKED_BY_FAILED_LOAD,
         "the candidate could not be loaded",
     )
+
+
+def readable(standing: Standing) -> Finding | None:
+    """No node is there that this version cannot read: it must not drop out of the waves unseen."""
+    if not standing.unreadable:
+        return None
+    names = ", ".join(standing.unreadable)
+    message = f"{names}: written by a newer version, cannot be read by this one and keeps what it has"
+    return Finding(reason=Reason.PARTIAL_FLEET, message=message)
 
 
 def unreachable(standing: Standing) -> Finding | None:
@@ -206,6 +217,7 @@ CHAIN: tuple[Check, ...] = (
     swap_proven,
     failed_loads,
     oracle_missing,
+    readable,
     unreachable,
     fallback_ready,
     is_paused,

@@ -120,7 +120,10 @@ class RolloutView:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """All that the decision about one rollout depends on; sets, policies and contracts are of its namespace."""
+    """All that the decision about one rollout depends on; sets, policies and contracts are of its namespace.
+
+    `unreadable` names the nodes that are there though this version cannot read what they are told.
+    """
 
     rollout: RolloutView
     others: tuple[RolloutView, ...] = ()
@@ -129,6 +132,7 @@ class Observation:
     contracts: Mapping[str, ContractSpec] = field(default_factory=dict)
     contract_hashes: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[NodeView, ...] = ()
+    unreadable: tuple[str, ...] = ()
     quarantines: tuple[QuarantineSpec, ...] = ()
 
 

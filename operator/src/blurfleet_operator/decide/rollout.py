@@ -56,6 +56,12 @@ class Step:
         waves_ = self.obs.rollout.spec.waves
         return () if self.status.outcome else waves.strangers(waves_, self.status.wave_index, self.selected)
 
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the unreadable nodes that may be selected: of what they are only the name is known."""
+        names = self.obs.rollout.spec.selector.nodes
+        return tuple(n for n in self.obs.unreadable if not names or n in names)
+
     def scene(self) -> failures.Scene:
         """Return the attempt's nodes and digests."""
         return failures.Scene(
@@ -86,6 +92,7 @@ class Step:
             drained=tuple(n for n in self.selected if n.name in self.status.drained),
             known_good=attempt.quick_classes(self.status, self.obs.rollout.spec.rollback_window, self.now),
             strangers=self.strangers,
+            unreadable=self.unreadable,
             needed=needed(self.status.policy),
         )
 
