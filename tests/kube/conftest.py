@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fleet_objects import Fleet
 from operator_process import OperatorProcess
+from people import token_of
 from scripted_nodes import ScriptedNode
 
 LABELS = {
@@ -93,6 +94,14 @@ def operator(the_operator: OperatorProcess) -> OperatorProcess:
 
 
 @pytest.fixture
+def person(plane: ControlPlane, api: KubeApi, space: str) -> Iterator[KubeApi]:
+    """Who holds Kubernetes' own `edit` in the namespace, reads the cluster, and is nothing more."""
+    client = plane.client(token_of(api, space, "edit"))
+    yield client
+    client.close()
+
+
+@pytest.fixture
 def keen(the_operator: OperatorProcess) -> Iterator[OperatorProcess]:
     """The operator where nodes are silent after 20 s: no test waits for 90."""
     the_operator.stop()
@@ -104,9 +113,11 @@ def keen(the_operator: OperatorProcess) -> Iterator[OperatorProcess]:
 
 
 @pytest.fixture
-def fleet(admin_store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> Iterator[Fleet]:
+def fleet(
+    admin_store: KubeStore, api: KubeApi, person: KubeApi, space: str, until: Callable[..., None]
+) -> Iterator[Fleet]:
     """Objects of one namespace; a rollout left behind would own the nodes of the next test."""
-    made = Fleet(admin_store, api, space, until)
+    made = Fleet(admin_store, api, space, until, person)
     until(made.policies_work, within_s=90.0, what="the admission policies judge")
     yield made
     for rollout in admin_store.objects("EngineRollout"):

@@ -27,10 +27,10 @@ EXAMPLES = [
 
 
 class Fleet:
-    """Objects of one namespace, as an administrator."""
+    """Objects of one namespace, wished for by `person`, who may edit there; `store` and `api` are the administrator."""
 
-    def __init__(self, store: KubeStore, api: KubeApi, space: str, until: Callable[..., None]) -> None:
-        self.store, self.api, self.space, self.until = store, api, space, until
+    def __init__(self, store: KubeStore, api: KubeApi, space: str, until: Callable[..., None], person: KubeApi) -> None:
+        self.store, self.api, self.space, self.until, self.person = store, api, space, until, person
 
     def digest(self, text: str) -> str:
         """Return the digest of an engine of this test: quarantines are of the whole cluster."""
@@ -45,20 +45,20 @@ class Fleet:
     def policies_work(self) -> bool:
         """Tell whether the admission policies judge: a restarted server refuses all until it found their kinds."""
         try:
-            self.api.create(self.example("EngineSet"), dry_run=True)
+            self.person.create(self.example("EngineSet"), dry_run=True)
         except AdmissionRefused as refusal:
             return "failed to configure policy" not in refusal.message
         return True
 
-    def apply_examples(self, *, wave_soak: str, gate: str) -> None:
-        """Apply all examples, with waves that a test has time for."""
+    def apply_examples(self, *, wave_soak: str) -> None:
+        """Apply all examples: their percentages and gates, with soaks that a test has time for, over its own nodes."""
         for body in EXAMPLES:
             mine = self.example(body["kind"], body["metadata"]["name"])
             if body["kind"] == "EngineRollout":
                 for wave in mine["spec"]["waves"]:
-                    wave.update(soak=wave_soak, gate=gate)
+                    wave.update(soak=wave_soak)
                 mine["spec"]["selector"]["matchLabels"] = {"test": self.space}
-            self.api.apply(mine)
+            self.person.apply(mine)
 
     def set(self, name: str, primary: str = "", *, base: str = "base", classes: tuple[str, ...] = ("a100",)) -> None:
         """Apply an engine set: FP32 of `base` for each class and, with `primary`, a Mixed engine of those bytes."""
@@ -70,12 +70,12 @@ class Fleet:
             text = f"{primary}-{v['target']['class']}" if v["precision"] != "FP32" else f"{base}-{v['target']['class']}"
             v["artifact"]["digest"] = self.digest(text)
         body["spec"]["variants"] = kept
-        self.api.apply(body)
+        self.person.apply(body)
 
     def ground(self) -> None:
         """Apply contract and policy."""
-        self.api.apply(self.example("PreprocessContract"))
-        self.api.apply(self.example("QualityPolicy"))
+        self.person.apply(self.example("PreprocessContract"))
+        self.person.apply(self.example("QualityPolicy"))
 
     def let_go(self, name: str) -> None:
         """Say of a set that it may be deleted though a rollout serves it or would go back to it."""
@@ -96,13 +96,18 @@ class Fleet:
             "correlation": {"nodes": 2, "window": "10m"},
             **spec,
         }
-        return self.api.apply(body)
+        return self.person.apply(body)
 
     def change(self, name: str = "bokeh", **spec: Any) -> Any:
         """Change fields of the rollout as a person would."""
         body = {"apiVersion": "blurfleet.dev/v1alpha1", "kind": "EngineRollout"}
-        path = self.api.path({**body, "metadata": {"name": name, "namespace": self.space}})
-        return self.api.merge(path, {"spec": spec})
+        path = self.person.path({**body, "metadata": {"name": name, "namespace": self.space}})
+        return self.person.merge(path, {"spec": spec})
+
+    def remove(self, kind: str, name: str) -> None:
+        """Delete an object of the namespace as a person would; one that is gone is left so."""
+        meta = {"name": name, "namespace": self.space}
+        self.person.delete({"apiVersion": "blurfleet.dev/v1alpha1", "kind": kind, "metadata": meta})
 
     def get(self, name: str = "bokeh") -> Any:
         return self.store.get(Ref(kind="EngineRollout", name=name, namespace=self.space))

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 from fleet_objects import Fleet
 from operator_process import OperatorProcess
+from people import token_of
 from phases import PHASES, Held
 from scripted_nodes import ScriptedNode
 
@@ -100,6 +101,7 @@ def at_rest(places: dict[str, Place]) -> dict[str, Any]:
 
 @pytest.fixture
 def places(
+    plane: ControlPlane,
     admin_store: KubeStore,
     api: KubeApi,
     space: str,
@@ -111,8 +113,9 @@ def places(
     """A rollout in each phase, by the name of its row."""
     made: dict[str, Place] = {}
     for number, (name, held) in enumerate(PHASES.items()):
-        own = Fleet(admin_store, api, f"{space}-{number}", until)
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": own.space}})
+        name_of = f"{space}-{number}"
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name_of}})
+        own = Fleet(admin_store, api, name_of, until, plane.client(token_of(api, name_of, "edit")))
         nodes = {n: join(f"{number}-{n}", test=own.space) for n in ("a", "b")}
         made[name] = Place(held=held, fleet=own, nodes=nodes)
         own.ground()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fleet_objects import Fleet
 from operator_process import OperatorProcess
+from people import token_of
 from scripted_nodes import ScriptedNode
 
 from blurfleet.api.kinds import parse_resource
@@ -20,6 +21,7 @@ from blurfleet.api.meta import timestamp
 from blurfleet.api.rollout import KnownGood, RolloutStatus
 from blurfleet.store.folder import FolderStore
 from blurfleet.store.port import Ref
+from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
 
 Ask = Callable[..., tuple[int, str, str]]
@@ -35,26 +37,38 @@ def ask(*words: str) -> tuple[int, str, str]:
 
 
 def test_a_rollout_in_a_cluster_is_followed_promoted_undone_and_aborted(
-    fleet: Fleet, operator: OperatorProcess, join: Callable[..., ScriptedNode], plane: ControlPlane
+    fleet: Fleet,
+    operator: OperatorProcess,
+    join: Callable[..., ScriptedNode],
+    plane: ControlPlane,
+    api: KubeApi,
+    tmp_path: Path,
 ) -> None:
-    where = ("bokeh", "-n", fleet.space, "--kubeconfig", str(plane.kubeconfig))
+    may_edit, may_view = (
+        ("bokeh", "-n", fleet.space, "--kubeconfig", str(plane.write_kubeconfig(tmp_path / role, token)))
+        for role, token in ((r, token_of(api, fleet.space, r)) for r in ("edit", "view"))
+    )
+    where = may_edit
     join("a")
     fleet.ground()
     fleet.set("one", "one")
     fleet.set("two", "two")
     fleet.rollout("one")
-    code, out, _ = ask("status", *where, "--watch")
+    code, out, _ = ask("status", *may_view, "--watch")
     assert code == 0
     assert f"{fleet.space}/bokeh Promoted one" in out.splitlines()[-1]
     fleet.change(engineSet="two", waves=[{"name": "all", "percent": 100, "gate": "Manual"}])
     fleet.wait_phase("Holding", "WaitingForGate")
-    code, out, _ = ask("diff", *where, "--json")
+    code, out, _ = ask("diff", *may_view, "--json")
     told = json.loads(out)
     assert (told["from"], told["to"]) == ("one", "two")
     assert [v["target"].split()[0] for v in told["variants"]] == ["a100"]
+    code, _, err = ask("promote", *may_view, "--token", "go")
+    assert code == 1
+    assert "cannot patch resource" in err
     assert ask("promote", *where, "--token", "go")[0] == 0
     fleet.wait_promoted("bokeh", "two")
-    code, out, _ = ask("tree", *where)
+    code, out, _ = ask("tree", *may_view)
     assert code == 0
     assert "a100 (1/1 serve what they are told)" in out
     assert f"{fleet.space}-a: two@" in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from fleet_objects import Fleet
@@ -16,22 +17,42 @@ from blurfleet.store.port import Ref
 Join = Callable[..., ScriptedNode]
 
 
-def test_the_examples_are_promoted_on_two_nodes_with_events_and_columns(
+def test_the_examples_are_promoted_through_their_waves_and_gate_with_events_and_columns(
     fleet: Fleet, operator: OperatorProcess, join: Join
 ) -> None:
-    a100, orin = join("a100", "a100"), join("orin", "jetson-orin")
-    fleet.apply_examples(wave_soak="0s", gate="Auto")
+    nodes = {n: join(n, "a100" if n.startswith("a") else "jetson-orin") for n in ("a0", "a1", "o0", "o1")}
+    fleet.until(lambda: all(fleet.node(n) is not None for n in nodes), what="every node is registered")
+    fleet.apply_examples(wave_soak="1s")
+    fleet.wait_phase("Holding", "WaitingForGate", within_s=60)
+    # 5 % of two nodes is one, and so is 50 %: a wave never rounds down to none.
+    held = fleet.table("enginerollouts")
+    assert (held["WAVE"], held["NODES"], held["PHASE"]) == ("half", "2/4", "Holding")
+    assert {n: fleet.serving(n)[0] for n in nodes} == {"a0": "bokeh-mixed-2", "a1": "", "o0": "bokeh-mixed-2", "o1": ""}
+    fleet.change(ops={"promote": "go"})
     fleet.wait_promoted("bokeh", "bokeh-mixed-2", within_s=60)
     assert fleet.condition("bokeh", "Promoted") == ("True", "Promoted")
-    assert fleet.status("bokeh").nodes == "2/2"
-    assert fleet.serving("a100") == ("bokeh-mixed-2", "Primary", "Mixed")
-    assert fleet.serving("orin") == ("bokeh-mixed-2", "Primary", "Mixed")
-    assert fleet.reasons("bokeh").count("Promoted") == 1
-    assert len(fleet.said("bokeh")) == len(set(fleet.said("bokeh")))
-    assert a100.errors == []
-    assert orin.errors == []
+    assert {fleet.serving(n) for n in nodes} == {("bokeh-mixed-2", "Primary", "Mixed")}
+    assert {n: node.errors for n, node in nodes.items()} == {n: [] for n in nodes}
     columns = fleet.table("enginerollouts")
-    assert (columns["PHASE"], columns["NODES"], columns["SET"]) == ("Promoted", "2/2", "bokeh-mixed-2")
+    assert columns["AGE"]
+    assert {k: v for k, v in columns.items() if k not in ("Name", "AGE")} == {
+        "PHASE": "Promoted",
+        "SET": "bokeh-mixed-2",
+        "WAVE": "all",
+        "NODES": "4/4",
+        "TRIPPED": "0",
+        "FALLBACK": "bokeh-mixed-2",
+        "REASON": "Promoted",
+    }
+    told = [r for r in fleet.reasons("bokeh") if r != "NoNodesSelected"]
+    first = [told.index(r) for r in ("Accepted", "WaitingForSoak", "WaitingForGate", "Promoted")]
+    assert first == sorted(first)
+    assert [m for r, m in fleet.said() if r == "WaveInProgress" and "begins" in m] == [
+        "wave canary is done; half begins",
+        "wave half is done; all begins",
+    ]
+    assert told.count("Promoted") == 1
+    assert len(fleet.said("bokeh")) == len(set(fleet.said("bokeh")))
     assert operator.alive()
     assert {line["service"] for line in operator.logged()} == {"operator"}
 
@@ -43,24 +64,34 @@ def test_an_engine_that_fails_golden_is_quarantined_and_refused_from_then_on(
     for node in started.values():
         node.script.golden_fails.add(bad)
     fleet.set("naive", "naive")
-    fleet.change(engineSet="naive")
-    fleet.wait_phase("RolledBack")
+    fleet.rollout("naive")
+    fleet.wait_phase("RolledBack", "Quarantined")
     fleet.until(lambda: bad in fleet.quarantines(), what="quarantined")
     for name in started:
         fleet.wait_serving(name, "good")
         assert bad not in started[name].served
     held = f"{fleet.space}/naive"
     fleet.until(lambda: any(held in q.status.engine_sets for q in fleet.store.objects("EngineQuarantine")))
-    for number in range(5):
-        with pytest.raises(AdmissionRefused, match=f"digest {bad} is quarantined on a100: MaxAbsErrorExceeded"):
-            fleet.set(f"naive-{number}", "naive")
-        with pytest.raises(AdmissionRefused, match=f"engine set naive holds digest {bad}, quarantined on a100"):
-            fleet.rollout("naive", name=f"again-{number}")
-    before = fleet.get().meta.generation
-    fleet.change(engineSet="naive")
+    before, spoken = fleet.get().meta.generation, fleet.reasons()
+    fleet.rollout("naive")
+    fleet.set("naive", "naive")
     assert fleet.get().meta.generation == before
-    assert fleet.why() in ("Quarantined", "RolledBack")
-    assert fleet.serving("a") == ("good", "Primary", "Mixed")
+    assert fleet.condition("bokeh", "Ready") == ("False", "Quarantined")
+    assert fleet.condition("bokeh", "Stalled") == ("True", "Quarantined")
+    assert fleet.reasons() == spoken
+    fleet.rollout("good")
+    fleet.wait_promoted("bokeh", "good")
+    for _ in range(5):
+        with pytest.raises(AdmissionRefused, match=f"engine set naive holds digest {bad}, quarantined on a100"):
+            fleet.change(engineSet="naive")
+    for number in range(5):
+        fleet.remove("EngineSet", "naive")
+        with pytest.raises(AdmissionRefused, match=f"digest {bad} is quarantined on a100: MaxAbsErrorExceeded"):
+            fleet.set("naive" if number < 4 else "naive-by-another-name", "naive")
+    assert fleet.get().spec.engine_set == "good"
+    for name in started:
+        assert fleet.serving(name) == ("good", "Primary", "Mixed")
+        assert bad not in started[name].served
 
 
 def test_one_trip_is_the_node_s_own_and_the_second_one_reverts_the_class(
@@ -124,26 +155,64 @@ def test_a_second_rollout_for_the_model_is_stalled_until_the_first_goes(
     fleet.rollout("other", name="late")
     fleet.wait_phase("Stalled", "ModelOwned", name="late")
     assert fleet.serving("a") == ("good", "Primary", "Mixed")
-    fleet.store.delete(Ref(kind="EngineRollout", name="bokeh", namespace=fleet.space))
+    fleet.remove("EngineRollout", "bokeh")
     fleet.wait_promoted("late", "other")
 
 
+ORDERS = (
+    ("EngineSet", "QualityPolicy", "PreprocessContract", "EngineRollout", "QualityRun", "EngineQuarantine"),
+    ("EngineRollout", "PreprocessContract", "EngineQuarantine", "QualityRun", "EngineSet", "QualityPolicy"),
+    ("QualityRun", "EngineQuarantine", "QualityPolicy", "EngineRollout", "EngineSet", "PreprocessContract"),
+)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda o: o[0])
 def test_everything_may_be_deleted_in_any_order_and_nodes_go_on_serving(
-    fleet: Fleet, started: dict[str, ScriptedNode]
+    order: tuple[str, ...], fleet: Fleet, started: dict[str, ScriptedNode]
 ) -> None:
-    for kind in ("EngineSet", "QualityPolicy", "PreprocessContract", "EngineRollout", "QualityRun"):
-        for found in fleet.store.objects(kind):
-            if found.meta.namespace == fleet.space:
-                if kind == "EngineSet":
-                    fleet.let_go(found.meta.name)
-                assert fleet.store.delete(Ref(kind=kind, name=found.meta.name, namespace=fleet.space))
-        fleet.until(lambda k=kind: all(o.meta.namespace != fleet.space for o in fleet.store.objects(k)))
+    tombstone: dict[str, Any] = {
+        "apiVersion": "blurfleet.dev/v1alpha1",
+        "kind": "EngineQuarantine",
+        "metadata": {"name": f"{fleet.space}-x"},
+        "spec": {"digest": fleet.digest("elsewhere"), "reason": "DEERExceeded", "class": "a100"},
+    }
+    fleet.api.apply(tombstone)
+
+    def mine(kind: str) -> list[Ref]:
+        found = [o.meta for o in fleet.store.objects(kind)]
+        return [
+            Ref(kind=kind, name=m.name, namespace=m.namespace)
+            for m in found
+            if fleet.space in (m.namespace, m.name[:-2])
+        ]
+
+    fleet.until(lambda: all(mine(k) for k in order), what="there is one of each kind")
+    bodies = [
+        fleet.api.call("GET", fleet.api.where("blurfleet.dev/v1alpha1", k, r.name, r.namespace or ""))
+        for k in order
+        for r in mine(k)
+    ]
+    assert [b["metadata"]["name"] for b in bodies if "finalizers" in b["metadata"]] == []
+    for kind in order:
+        for ref in mine(kind):
+            if kind == "EngineSet":
+                fleet.let_go(ref.name)
+            assert fleet.store.delete(ref)
+        fleet.until(lambda k=kind: not mine(k), what=f"every {kind} is gone")
+    digest = tombstone["spec"]["digest"]
+    fleet.until(
+        lambda: not any(digest in fleet.node(n).spec.quarantined for n in started), what="it is lifted on nodes"
+    )
     for name, node in started.items():
         assert fleet.serving(name) == ("good", "Primary", "Mixed")
         assert fleet.wanted(name) == fleet.digest("good-a100")
         assert len(set(node.served)) == len(node.served)
-    raw = fleet.api.call("GET", f"/apis/blurfleet.dev/v1alpha1/nodeengines/{fleet.space}-a")
-    assert "finalizers" not in raw["metadata"]
+    path = f"/apis/blurfleet.dev/v1alpha1/nodeengines/{fleet.space}-a"
+    assert "finalizers" not in fleet.api.call("GET", path)["metadata"]
+    before = started["a"].served[:]
+    fleet.api.call("DELETE", path)
+    fleet.until(lambda: fleet.node("a") is not None and fleet.serving("a")[0] == "", what="made anew for its Node")
+    assert started["a"].served == before
 
 
 def test_a_node_goes_with_its_node_object_and_a_relabelled_one_is_proven_anew(
