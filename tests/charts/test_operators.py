@@ -10,6 +10,8 @@ import pytest
 import yaml
 from helm_python import Chart
 
+from blurfleet_operator.settings import OperatorSettings
+
 CHART = Path(__file__).parents[2] / "charts/blurfleet"
 FILES = ("operator", "rbac-operator")
 
@@ -60,3 +62,15 @@ def test_a_definition_that_another_chart_brought_is_left_to_it() -> None:
 def test_equal_ranks_are_refused() -> None:
     with pytest.raises(Exception, match="of two equal ones neither acts"):
         render(enabled=True, priorities={"operator": 7, "standby": 7})
+
+
+def test_how_many_verdicts_are_kept_is_a_value_that_the_operator_s_settings_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = Chart.load(CHART).render({"operator": {"historyLimit": 7}}, name="blurfleet", namespace="blurfleet-system")
+    (made,) = yaml.safe_load_all(parts["blurfleet/templates/operator.yaml"])
+    env = {e["name"]: e.get("value") for e in made["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert env["BLURFLEET_HISTORY_LIMIT"] == "7"
+    assert OperatorSettings().history_limit == 100
+    monkeypatch.setenv("BLURFLEET_HISTORY_LIMIT", env["BLURFLEET_HISTORY_LIMIT"])
+    assert OperatorSettings().history_limit == 7
