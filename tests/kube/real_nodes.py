@@ -29,7 +29,7 @@ class RealNode:
         (folder / "shelf").mkdir(parents=True)
         self.shelf = Shelf(folder=folder / "shelf")
         self.node_dir = folder / "node"
-        self.client = TritonClient(server.grpc_address)
+        self.server, self.client = server, TritonClient(server.grpc_address)
         self._frames = itertools.count(1)
         self._sender: FrameSender | None = None
         self.process: subprocess.Popen[bytes] | None = None

@@ -234,3 +234,38 @@ def test_an_agent_killed_while_the_api_server_is_gone_serves_on_and_trips_once(
     fleet.wait_phase("Holding", "HoldTripped", within_s=60)
     fleet.wait_serving("one", "sound", "Fallback")
     assert fleet.node("one").status.models[0].trips == 1
+
+
+def test_agent_triton_and_operator_killed_at_once_are_unknown_in_time_and_then_as_they_were(
+    fleet: Fleet, pair: dict[str, RealNode], keen: OperatorProcess
+) -> None:
+    put(fleet, "PreprocessContract", "tiny", CONTRACT)
+    put(fleet, "QualityPolicy", "default", default_policy())
+    engine_set(fleet, pair["one"], "sound")
+    fleet.rollout("sound", selector={"matchLabels": {"test": fleet.space}})
+    fleet.wait_promoted("bokeh", "sound", within_s=90)
+    one = pair["one"]
+    before = one.route()
+    assert before is not None
+    one.kill()
+    one.server.kill()
+    keen.kill()
+    keen.start()
+    fleet.until(lambda: fleet.node("one").status.connected == "Unknown", within_s=75, what="doubted")
+    fleet.until(lambda: fleet.condition("bokeh", "Ready") == ("Unknown", "PartialFleet"), what="the rollout says so")
+    silent = fleet.node("one").status
+    assert {c.status for m in silent.models for c in (*m.conditions, *silent.conditions)} == {"Unknown"}
+    assert fleet.serving("one") == ("sound", "Primary", "FP32")
+    assert fleet.node("two").status.connected != "Unknown"
+    one.server.start()
+    one.server.wait_ready(60.0)
+    one.start()
+    fleet.until(lambda: fleet.condition("bokeh", "Ready") == ("True", "Promoted"), within_s=90, what="true again")
+    after = one.route()
+    assert after is not None
+    assert (after.active.digest, after.serving) == (before.active.digest, before.serving)
+    status = fleet.node("one").status
+    assert status.connected != "Unknown"
+    assert [(m.serving.digest, m.serving.epoch, m.trips) for m in status.models] == [
+        (after.active.digest, after.epoch, 0)
+    ]
