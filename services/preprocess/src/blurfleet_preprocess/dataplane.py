@@ -152,12 +152,19 @@ class Gateway:
 
         Raises ContractMismatch, ContractRefused (shape, dtype, non-finite), EngineError.
         """
+        return self.ready_tensor(caller, declared, lambda snapshot: admit_tensor(body, snapshot.route.contract))
+
+    def ready_tensor(self, caller: Caller, declared: str, admit: Callable[[Snapshot], Tensor]) -> Answer:
+        """Answer the tensor that `admit` makes of what was sent, under the snapshot the answer comes from.
+
+        `declared` is the hash of the contract it was made by. Raises ContractMismatch, EngineError, what `admit` raises.
+        """
         snapshot, stages = self.snapshot(), dict[str, float]()
         try:
             if declared != snapshot.contract_hash:
                 raise ContractMismatch(expected=snapshot.contract_hash, received=declared)
             with _timed(stages, "contract"):
-                tensor = admit_tensor(body, snapshot.route.contract)
+                tensor = admit(snapshot)
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
             raise

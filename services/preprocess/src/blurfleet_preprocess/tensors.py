@@ -37,8 +37,7 @@ def admit_tensor(body: bytes, spec: ContractSpec) -> Tensor:
     NonFiniteInput. The header is judged before any array is made.
     """
     shape, start = _header(body)
-    plane = (spec.height.opt, spec.width.opt)
-    wanted = (1, 3, *plane) if spec.layout == "NCHW" else (1, *plane, 3)
+    wanted = wanted_shape(spec)
     if shape != wanted:
         raise ContractRefused(Reason.WRONG_SHAPE, f"shape {list(shape)}, not {list(wanted)}", where=_WHERE)
     count = math.prod(wanted)
@@ -49,7 +48,23 @@ def admit_tensor(body: bytes, spec: ContractSpec) -> Tensor:
             where=_WHERE,
             fix="send it whole",
         )
-    tensor = np.frombuffer(body, dtype="<f4", count=count, offset=start).reshape(wanted)
+    return admit_values(np.frombuffer(body, dtype="<f4", count=count, offset=start).reshape(wanted), spec)
+
+
+def wanted_shape(spec: ContractSpec) -> tuple[int, int, int, int]:
+    """Return the shape of a tensor by `spec`."""
+    plane = (spec.height.opt, spec.width.opt)
+    return (1, 3, *plane) if spec.layout == "NCHW" else (1, *plane, 3)
+
+
+def admit_values(tensor: Tensor, spec: ContractSpec) -> Tensor:
+    """Return a float32 tensor whose values can be the contract's, whatever transport it came by.
+
+    Raises ContractRefused: WrongShape, NonFiniteInput.
+    """
+    wanted = wanted_shape(spec)
+    if tensor.shape != wanted:
+        raise ContractRefused(Reason.WRONG_SHAPE, f"shape {list(tensor.shape)}, not {list(wanted)}", where=_WHERE)
     if not np.isfinite(tensor).all():
         bad = int(tensor.size - np.count_nonzero(np.isfinite(tensor)))
         raise ContractRefused(Reason.NON_FINITE_INPUT, f"{bad} values are NaN or infinite", where=_WHERE)
