@@ -126,8 +126,10 @@ def test_switches_are_off_until_asked_for() -> None:
 
 def test_rollouts_are_made_only_in_the_namespaces_listed() -> None:
     policy = named(render(EVERYTHING), "ValidatingAdmissionPolicy", "blurfleet-rollout-namespaces")
-    [rule] = policy["spec"]["validations"]
-    assert rule["expression"] == 'request.namespace in ["blur","lab"]'
+    [condition] = policy["spec"]["matchConditions"]
+    assert condition["expression"] == "!(request.namespace in ['blur','lab'])"
+    [matched] = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert matched["operations"] == ["CREATE", "UPDATE"]
     binding = named(render(EVERYTHING), "ValidatingAdmissionPolicyBinding", "blurfleet-rollout-namespaces")
     assert (binding["spec"]["policyName"], binding["spec"]["validationActions"]) == (
         policy["metadata"]["name"],

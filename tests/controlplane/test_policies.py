@@ -184,13 +184,21 @@ def test_rollouts_are_made_only_in_allowed_namespaces(api: KubeApi, example: Mak
     text = rendered["blurfleet/templates/policy-rollouts.yaml"]
     extra = [b for b in yaml.safe_load_all(text) if b["metadata"]["name"] == "blurfleet-rollout-namespaces"]
     assert len(extra) == 2
-    body = example("EngineRollout")
+    body, earlier = example("EngineRollout"), example("EngineRollout")
+    path = api.path(api.create(earlier))
+    elsewhere = "may not begin or advance in namespace default; allowed: blur, depth"
     try:
         for part in extra:
             api.apply(part)
         until(lambda: refuses(lambda: api.create(body, dry_run=True)))
         with pytest.raises(AdmissionRefused, match="may not be made in namespace default; allowed: blur, depth"):
             api.create(body)
+        wider = {"selector": {"classes": ["a100"]}}
+        for begins in ({"engineSet": "other"}, {"ops": {"retry": "x"}}, {"ops": {"promote": "x"}}, wider):
+            with pytest.raises(AdmissionRefused, match=elsewhere):
+                api.merge(path, {"spec": begins})
+        api.merge(path, {"spec": {"ops": {"abort": "x"}, "paused": True}})
+        api.merge(path, {"metadata": {"labels": {"a": "b"}}})
     finally:
         for part in reversed(extra):
             api.delete(part)
