@@ -42,10 +42,11 @@ cluster-up: setup ## a real Kubernetes API server on loopback with our kinds, ro
 cluster-down: setup ## stop it and remove what it stored
 	$(BIN)/blurfleet cluster down
 
-gen: setup ## regenerate CRDs, deploy/ground.yaml, docs/api.md and the images' locks
+gen: setup ## regenerate CRDs, deploy/ground.yaml, docs/api.md, dashboards and the images' locks
 	$(BIN)/python -m blurfleet.api.crd --out charts/blurfleet/crds
 	$(BIN)/python -m blurfleet.api.reference --out docs/api.md
 	$(BIN)/python -m blurfleet_cli.cluster.ground
+	$(BIN)/python dashboards/generate.py
 	$(BIN)/python images/lock.py
 
 images-check: setup ## dry-run what the images would install, for x86-64 and aarch64; asks the package index

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_python import Chart
+from tests.obs.chart_rules import groups
 from tests.obs.prometheus_programs import Programs, ensure_programs
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts/blurfleet"
 RUNBOOKS = ROOT / "docs/runbooks"
 HEALTHY_MINUTES = 60
 
@@ -291,15 +290,6 @@ FAULTS = [
         not_at=1,
     ),
 ]
-
-
-def groups(**values: Any) -> list[dict[str, Any]]:
-    monitored = {"monitoring": {"prometheusRule": True}, **values}
-    parts = Chart.load(CHART).render(monitored, name="blurfleet", namespace="blurfleet-system")
-    bodies = [b for name, text in parts.items() if name.endswith(".yaml") for b in yaml.safe_load_all(text) if b]
-    [rule] = [b for b in bodies if b["kind"] == "PrometheusRule"]
-    found: list[dict[str, Any]] = rule["spec"]["groups"]
-    return found
 
 
 @functools.cache
