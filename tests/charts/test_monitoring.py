@@ -262,7 +262,7 @@ FAULTS = [
         alert="BlurfleetAgentUnscraped",
         then={'blurfleet_journal_unsynced{node="orin-0"}': FOR_EVER},
         labels={"node": "orin-0", **P2},
-        summary="orin-0 is heard from, but not scraped: alerts about it are blind",
+        summary="no agent of orin-0 is scraped: alerts about it are blind",
         minutes=12,
     ),
     Fault(

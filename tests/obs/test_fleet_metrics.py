@@ -10,6 +10,7 @@ from blurfleet.api.meta import Condition
 from blurfleet.errors import StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.port import Ref
+from blurfleet_operator.decide.hearing import Heard, Hearing
 from blurfleet_operator.fleet_metrics import FleetCollector
 from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import World, read_world
@@ -57,6 +58,19 @@ def test_a_node_that_is_silent_is_told_from_those_that_are_heard_from(fleet: Fle
     assert series(registry, "blurfleet_node_silent") == {("jetson-orin", "orin-1")}
     heard = {"device_type": "a100", "node": "a100-0"}
     assert registry.get_sample_value("blurfleet_node_silent", heard) == 0.0
+
+
+def test_silence_is_what_the_listener_heard_whatever_the_nodes_clocks_say(fleet: Fleet) -> None:
+    fleet.tick(10, seconds=100.0)
+    nodes = {
+        "a100-0": Heard(text="2001-01-01T00:00:00Z", at=1000.0, sure=True),  # its clock is wrong, but it speaks
+        "orin-0": Heard(text="x", at=900.0, sure=True),
+        "orin-1": Heard(text="", at=0.0, sure=False),  # never spoke
+    }
+    hearing = Hearing(nodes=nodes, listened=1000.0)
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(lambda: read_world(fleet.store, fleet.now, hearing), lambda: True))
+    assert series(registry, "blurfleet_node_silent") == {("jetson-orin", "orin-0")}
 
 
 def test_a_suspect_node_is_named_with_its_model(fleet: Fleet) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from blurfleet.api.meta import condition, is_true
 from blurfleet.api.quarantine import QuarantineSpec
 from blurfleet.errors import BlurfleetError
-from blurfleet_operator.decide.observation import NodeView, RolloutView, instant
+from blurfleet_operator.decide.observation import RolloutView, instant
 from blurfleet_operator.observe import World
 
 # Not `namespace`: Prometheus gives every series of a pod one of that name, and renames ours.
@@ -42,7 +42,7 @@ class FleetCollector(Collector):
         except BlurfleetError:
             return  # the loop counts and logs that the store is away
         yield from rollout_figures(world.rollouts)
-        yield from node_figures(world.nodes, world.now)
+        yield from node_figures(world)
         yield from quarantine_figures(world)
 
 
@@ -71,16 +71,18 @@ def rollout_figures(rollouts: Iterable[RolloutView]) -> tuple[Metric, ...]:
     return phase, reason, reverted
 
 
-def node_figures(nodes: Iterable[NodeView], now: float) -> tuple[Metric, ...]:
-    """Return which nodes are silent or suspect; `now` is in seconds since the epoch."""
+def node_figures(world: World) -> tuple[Metric, ...]:
+    """Return which nodes are silent or suspect. One that never spoke, or is in doubt after an outage, is not silent."""
     silent = GaugeMetricFamily(
         "blurfleet_node_silent", "1 while a node is not heard from.", labels=("device_type", "node")
     )
     suspect = GaugeMetricFamily(
         "blurfleet_node_suspect", "1 while a node's FP32 fails golden frames.", labels=("device_type", "node", "model")
     )
-    for node in nodes:
-        silent.add_metric((node.device_class, node.name), float(not node.reachable(now)))
+    gone = world.hearing.silent if world.hearing is not None else None
+    for node in world.nodes:
+        quiet = node.name in gone if gone is not None else not node.reachable(world.now)
+        silent.add_metric((node.device_class, node.name), float(quiet))
         for model in node.status.models:
             fails = is_true(model.conditions, "NodeSuspect")
             suspect.add_metric((node.device_class, node.name, model.name), float(fails))

@@ -98,6 +98,11 @@ class Loop:
         self._wake.set()
 
     @property
+    def hearing(self) -> Hearing:
+        """Return what was last heard of nodes; any thread may ask."""
+        return self._hearing
+
+    @property
     def stale(self) -> bool:
         """Tell whether the loop has not come round for too long."""
         return self._monotonic() - self.turned > self._s.stale_after_s

@@ -48,7 +48,7 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     memo.metrics_port, memo.metrics_server = serve(registry, chosen.metrics_host, chosen.metrics_port)
     memo.store = KubeStore(memo.client, manager=MANAGER, once=("QualityRun", "EngineQuarantine"))
     metrics = LoopMetrics(registry)
-    registry.register(FleetCollector(lambda: read_world(memo.store, time.time()), metrics.is_acting))
+    registry.register(FleetCollector(lambda: read_world(memo.store, time.time(), memo.loop.hearing), metrics.is_acting))
     memo.loop = Loop(memo.store, chosen, metrics, gate)
     memo.loop.start()
 
