@@ -94,11 +94,23 @@ def operator(the_operator: OperatorProcess) -> OperatorProcess:
 
 
 @pytest.fixture
-def person(plane: ControlPlane, api: KubeApi, space: str) -> Iterator[KubeApi]:
-    """Who holds Kubernetes' own `edit` in the namespace, reads the cluster, and is nothing more."""
-    client = plane.client(token_of(api, space, "edit"))
-    yield client
-    client.close()
+def person_of(plane: ControlPlane, api: KubeApi) -> Iterator[Callable[[str], KubeApi]]:
+    """Who holds Kubernetes' own `edit` in a namespace, reads the cluster, and is nothing more."""
+    made: list[KubeApi] = []
+
+    def make(space: str) -> KubeApi:
+        made.append(plane.client(token_of(api, space, "edit")))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def person(person_of: Callable[[str], KubeApi], space: str) -> KubeApi:
+    """Who may edit in the test's own namespace."""
+    return person_of(space)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from typing import Any, get_args
 import pytest
 from fleet_objects import Fleet
 from operator_process import OperatorProcess
-from people import token_of
 from phases import PHASES, Held
 from scripted_nodes import ScriptedNode
 
@@ -101,7 +100,7 @@ def at_rest(places: dict[str, Place]) -> dict[str, Any]:
 
 @pytest.fixture
 def places(
-    plane: ControlPlane,
+    person_of: Callable[[str], KubeApi],
     admin_store: KubeStore,
     api: KubeApi,
     space: str,
@@ -115,7 +114,7 @@ def places(
     for number, (name, held) in enumerate(PHASES.items()):
         name_of = f"{space}-{number}"
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name_of}})
-        own = Fleet(admin_store, api, name_of, until, plane.client(token_of(api, name_of, "edit")))
+        own = Fleet(admin_store, api, name_of, until, person_of(name_of))
         nodes = {n: join(f"{number}-{n}", test=own.space) for n in ("a", "b")}
         made[name] = Place(held=held, fleet=own, nodes=nodes)
         own.ground()
