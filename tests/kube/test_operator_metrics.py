@@ -1,0 +1,63 @@
+"""What the real operator exports of real objects, scraped as Prometheus would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from fleet_objects import Fleet
+from operator_process import OperatorProcess
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_nodes import ScriptedNode
+
+from blurfleet.api.kinds import Resource
+from blurfleet.api.meta import ObjectMeta
+from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.store.port import Ref
+from blurfleet_cli.ports import free_ports
+
+Scrape = Callable[[str], dict[tuple[str, ...], float]]
+
+
+@pytest.fixture
+def scrape(the_operator: OperatorProcess) -> Iterator[Scrape]:
+    """The operator with a metrics port that is known: what it exports under one name, by label values."""
+    [port] = free_ports(1)
+    the_operator.stop()
+    the_operator.settings["BLURFLEET_METRICS_PORT"] = str(port)
+    the_operator.start()
+
+    def ask(name: str) -> dict[tuple[str, ...], float]:
+        try:
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+        except httpx.HTTPError:
+            return {}
+        samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+        return {tuple(v for _, v in sorted(s.labels.items())): s.value for s in samples if s.name == name}
+
+    yield ask
+    the_operator.stop()
+    del the_operator.settings["BLURFLEET_METRICS_PORT"]
+
+
+def test_nodes_rollouts_and_quarantines_are_exported_as_they_are(
+    fleet: Fleet, scrape: Scrape, join: Callable[..., ScriptedNode]
+) -> None:
+    node = join("a0")
+    fleet.until(lambda: fleet.node("a0") is not None, what="the node is registered")
+    fleet.until(lambda: scrape("blurfleet_node_silent").get(("a100", node.name)) == 0.0, what="the node is heard")
+    assert scrape("blurfleet_operator_acting") == {(): 1.0}
+    spec = QuarantineSpec(digest="sha256:" + "e" * 64, reason="Recalled", device_class="a100")
+    meta = ObjectMeta(name=f"metrics-{fleet.space}")
+    fleet.store.apply(Resource(kind="EngineQuarantine", meta=meta, spec=spec, status=QuarantineStatus()))
+    fleet.until(lambda: scrape("blurfleet_quarantines").get(("a100", "Recalled")) == 1.0, what="it is counted")
+    made = scrape("blurfleet_quarantine_newest_timestamp_seconds")[("a100", "Recalled")]
+    assert abs(time.time() - made) < 120.0
+    fleet.apply_examples(wave_soak="1s")
+    key = ("bokeh", "Progressing", f"{fleet.space}/bokeh")
+    fleet.until(
+        lambda: any(k[::2] == key[::2] for k in scrape("blurfleet_rollout_phase")), what="the rollout's phase is there"
+    )
+    fleet.store.delete(Ref(kind="EngineQuarantine", name=meta.name))
