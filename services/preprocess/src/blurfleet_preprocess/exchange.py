@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request, Response
 
 from blurfleet.errors import InvalidInput
 from blurfleet.reasons import Reason
 from blurfleet.serving.trace import parse_traceparent
+from blurfleet_preprocess.access import Access
 from blurfleet_preprocess.dataplane import Answer, Caller, Gateway
+from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.regions import Regions
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.work import Workers
 
@@ -29,6 +32,9 @@ class Exchange:
     metrics: GatewayMetrics
     workers: Workers
     max_body_bytes: int
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=Limits)
+    regions: Regions = field(default_factory=Regions)
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return who asks, by the request's (lower-case) headers; numbered now, so call it on arrival.
@@ -70,6 +76,11 @@ def answer_headers(answer: Answer) -> dict[str, str]:
     if answer.simulated:
         headers["x-blurfleet-simulated"] = "true"
     return headers
+
+
+def answer_parameters(answer: Answer) -> dict[str, str]:
+    """Return the same as an answer's own parameters, for clients that never see its headers."""
+    return {name: value for name, value in answer_headers(answer).items() if name.startswith("x-blurfleet-")}
 
 
 async def body_of(request: Request, limit: int) -> bytes:

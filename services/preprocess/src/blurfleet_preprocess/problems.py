@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from http import HTTPStatus
 from typing import Any
 
 from blurfleet.check import dumps
 from blurfleet.errors import BlurfleetError, EngineError, InvalidInput, NodeError
 from blurfleet.reasons import Reason
-from blurfleet_preprocess.tensors import ContractMismatch
+from blurfleet_preprocess.limits import TooManyRequests
+from blurfleet_preprocess.tensors import ContractMismatch, OutsideProfile
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -20,6 +23,11 @@ _STATUS: dict[Reason, HTTPStatus] = {
     Reason.WRONG_SHAPE: HTTPStatus.UNPROCESSABLE_ENTITY,
     Reason.WRONG_DTYPE: HTTPStatus.UNPROCESSABLE_ENTITY,
     Reason.NON_FINITE_INPUT: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Reason.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    Reason.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    Reason.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Reason.IMPOSSIBLE_INPUT: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Reason.SUSPECT_INPUT: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
 _BAD_ANSWERS = {
     Reason.NON_FINITE_OUTPUT,
@@ -40,6 +48,8 @@ def status_of(error: BlurfleetError) -> HTTPStatus:
         return HTTPStatus.BAD_GATEWAY if error.reason in _BAD_ANSWERS else HTTPStatus.SERVICE_UNAVAILABLE
     if isinstance(error, NodeError | Overloaded):
         return HTTPStatus.SERVICE_UNAVAILABLE
+    if isinstance(error, TooManyRequests):
+        return HTTPStatus.TOO_MANY_REQUESTS
     if isinstance(error, InvalidInput):
         return _STATUS.get(error.reason, HTTPStatus.BAD_REQUEST)
     return HTTPStatus.INTERNAL_SERVER_ERROR
@@ -50,8 +60,15 @@ def problem(error: BlurfleetError) -> tuple[int, dict[str, str], bytes]:
     status = status_of(error)
     more: dict[str, Any] = {"where": error.where, "fix": error.fix}
     if isinstance(error, ContractMismatch):
-        more |= {"expected": error.expected, "received": error.received}
+        differences = [{"field": d.field, "served": d.left, "declared": d.right} for d in error.differences or ()]
+        more |= {"expected": error.expected, "received": error.received, "differences": differences}
+    if isinstance(error, OutsideProfile):
+        more |= error.facts
     headers = {"retry-after": str(RETRY_AFTER_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if isinstance(error, TooManyRequests):
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
     return status.value, headers, document(status, error.reason, error.message, more)
 
 
@@ -66,3 +83,12 @@ def document(status: HTTPStatus, reason: Reason, detail: str, more: dict[str, An
         **{name: value for name, value in (more or {}).items() if value},
     }
     return dumps(body, indent=None).encode()
+
+
+def for_path(path: str, body: bytes) -> bytes:
+    """Return the problem document as `path` owes it: v2 clients read a sentence in `error`, and nothing else."""
+    if not path.startswith("/v2"):
+        return body
+    said = json.loads(body)
+    remedy = f" ({said['fix']})" if said.get("fix") else ""
+    return dumps({**said, "error": f"{said['detail']}{remedy} [{said['reason']}]"}, indent=None).encode()

@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect
 
 from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
-from blurfleet_preprocess import problems, routes_node, routes_pictures
+from blurfleet_preprocess import problems, routes_node, routes_pictures, routes_v2
+from blurfleet_preprocess.doorkeeper import Doorkeeper
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
@@ -23,14 +24,17 @@ def build_app(exchange: Exchange, ready: Readiness) -> FastAPI:
     _install_problems(app, exchange.metrics)
     app.include_router(routes_pictures.routes(exchange))
     app.include_router(routes_node.routes(exchange, ready))
+    app.include_router(routes_v2.routes(exchange, ready))
+    app.add_middleware(Doorkeeper, exchange=exchange)
     return app
 
 
 def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
     log = structlog.get_logger("blurfleet.gateway")
 
-    def answer(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
+    def answer(request: Request, status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
         metrics.requests.labels(str(status)).inc()
+        body = problems.for_path(request.url.path, body) if body else body
         return Response(body, status, headers, media_type=problems.MEDIA_TYPE)
 
     async def on_purpose(request: Request, error: Exception) -> Response:
@@ -40,23 +44,22 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
             log.warning(
                 "request.failed", path=request.url.path, status=status, reason=error.reason.value, error=str(error)
             )
-        return answer(status, body, headers)
+        return answer(request, status, body, headers)
 
-    async def routing(_: Request, error: Exception) -> Response:
+    async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = HTTPStatus(error.status_code)
         body = problems.document(status, Reason.INVALID_REQUEST, str(error.detail))
-        return answer(status.value, body, dict(error.headers or {}))
+        return answer(request, status.value, body, dict(error.headers or {}))
 
-    async def gone(_: Request, __: Exception) -> Response:
-        return answer(499, b"")
+    async def gone(request: Request, _: Exception) -> Response:
+        return answer(request, 499, b"")
 
     async def unexpected(request: Request, error: Exception) -> Response:
         log.error("request.unexpected", path=request.url.path, error=repr(error), exc_info=error)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-        return answer(
-            status.value, problems.document(status, Reason.UNEXPECTED, "the gateway failed; its log says where")
-        )
+        body = problems.document(status, Reason.UNEXPECTED, "the gateway failed; its log says where")
+        return answer(request, status.value, body)
 
     app.add_exception_handler(BlurfleetError, on_purpose)
     app.add_exception_handler(HTTPException, routing)

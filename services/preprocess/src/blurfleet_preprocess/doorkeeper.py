@@ -1,0 +1,65 @@
+"""Lets requests in over HTTP and WebSocket: who they are, and whether that client has asked too much already."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from blurfleet.errors import BlurfleetError
+from blurfleet_preprocess import problems
+from blurfleet_preprocess.access import ANYONE, OPEN_PATHS
+from blurfleet_preprocess.exchange import Exchange
+
+_SUBPROTOCOL = "bearer."
+_CLOSED = 4401  # a code of our own beside HTTP's 401
+
+
+class Doorkeeper:
+    """ASGI middleware. A request that is let in carries its client's name as `blurfleet.client` in its scope."""
+
+    def __init__(self, app: ASGIApp, exchange: Exchange) -> None:
+        self._app = app
+        self._exchange = exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401 or 429, or hand the request on."""
+        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                client = self._exchange.access.client(_authorization(scope))
+                counted = client if client != ANYONE else _peer(scope)
+                self._exchange.limits.take(counted)
+                stack.enter_context(self._exchange.limits.held(counted))
+            except BlurfleetError as error:
+                await self._refuse(error, scope, receive, send)
+                return
+            await self._app({**scope, "blurfleet.client": client}, receive, send)
+
+    async def _refuse(self, error: BlurfleetError, scope: Scope, receive: Receive, send: Send) -> None:
+        status, headers, body = problems.problem(error)
+        self._exchange.metrics.requests.labels(str(status)).inc()
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _CLOSED, "reason": error.reason.value})
+            return
+        content = problems.for_path(scope["path"], body)
+        await Response(content, status, headers, media_type=problems.MEDIA_TYPE)(scope, receive, send)
+
+
+def _authorization(scope: Scope) -> str:
+    """Return the `Authorization` header; browsers cannot set it on a WebSocket and offer `bearer.<token>` instead."""
+    headers = Headers(scope=scope)
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        if offered.strip().startswith(_SUBPROTOCOL):
+            return f"Bearer {offered.strip().removeprefix(_SUBPROTOCOL)}"
+    return headers.get("authorization", "")
+
+
+def _peer(scope: Scope) -> str:
+    peer: Any = scope.get("client")
+    return str(peer[0]) if peer else ""
