@@ -11,7 +11,7 @@ import pytest
 
 from blurfleet.api.kinds import Resource, parse_resource
 from blurfleet.api.meta import Condition, condition
-from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus
+from blurfleet.api.nodeengine import ModelStatus, NodeEngineSpec, NodeEngineStatus
 from blurfleet.api.policy import PolicySpec, PolicyStatus
 from blurfleet.errors import InvalidSpec, StoreError
 from blurfleet.reasons import Reason
@@ -175,3 +175,27 @@ def test_what_a_newer_version_added_is_passed_over() -> None:
     said: Condition | None = condition(status.conditions, "Ready")
     assert said is not None
     assert (said.reason, said.message) == (Reason.UNEXPECTED, "NewReason: so")
+
+
+def quarantined(resource: Resource, digest: str) -> Resource:
+    assert isinstance(resource.spec, NodeEngineSpec)
+    return replace(resource, spec=resource.spec.model_copy(update={"quarantined": (digest,)}))
+
+
+def test_a_nodes_spec_is_replaced_where_the_copy_is_fresh_and_applied_where_it_was_written_meanwhile(
+    admin_store: KubeStore, plane: ControlPlane
+) -> None:
+    name = "replaced"
+    with KubeStore(KubeClient(Access(kubeconfig=plane.kubeconfig)), manager="blurfleet-operator") as store:
+        store.feed("NodeEngine")
+        store.relist("NodeEngine")
+        made = store.apply(node_engine(name))
+        fresh = store.apply(quarantined(made, "sha256:" + "1" * 64))
+        assert (fresh.meta.uid, fresh.meta.generation) == (made.meta.uid, 2)
+        admin_store.write_status(Ref(kind="NodeEngine", name=name), NodeEngineStatus(armed="1/1"))
+        late = store.apply(quarantined(fresh, "sha256:" + "2" * 64))
+        assert (late.meta.uid, late.meta.generation) == (made.meta.uid, 3)
+        assert isinstance(late.spec, NodeEngineSpec)
+        assert late.spec.quarantined == ("sha256:" + "2" * 64,)
+        assert isinstance(late.status, NodeEngineStatus)
+        assert late.status.armed == "1/1", "what another wrote meanwhile stays"

@@ -29,6 +29,8 @@ from blurfleet.store.tolerance import parse_status
 
 M = TypeVar("M", bound=Model)
 
+# Kinds whose spec has one writer, thousands of objects at a time: replaced whole where the copy is fresh.
+_WRITTEN_BY_ONE = frozenset({"NodeEngine"})
 _HEARTBEAT_S = 1.0
 _SYNC_S = 30.0
 
@@ -105,13 +107,29 @@ class KubeStore:
     def apply(self, resource: Resource) -> Resource:
         """Create the object or replace what this manager says of it. Raises InvalidSpec and AdmissionRefused."""
         if resource.kind not in self._once:
-            return self._wrote(resource.kind, self._client.send(ask.applying(resource, self._manager)))
+            return self._replaced(resource) or self._wrote(
+                resource.kind, self._client.send(ask.applying(resource, self._manager))
+            )
         try:
             return self._wrote(resource.kind, self._client.send(ask.creating(resource, self._manager)))
         except StoreConflict:
             # Made by an earlier try whose answer was lost. It is written once, so what stands is what was asked for;
             # the watch brings its uid. Asking for it would need a right to `get` that nothing else does.
             return resource
+
+    def _replaced(self, resource: Resource) -> Resource | None:
+        """Write the spec over the copy's; None where that cannot be: no copy, other labels, or written meanwhile."""
+        mirror = self._mirrors.get(resource.kind)
+        if resource.kind not in _WRITTEN_BY_ONE or mirror is None:
+            return None
+        served = mirror.served((resource.meta.namespace or "", resource.meta.name))
+        if served is None or not _labelled_alike(served, resource):
+            return None
+        try:
+            body = self._client.send(ask.replacing(served, resource, self._manager))
+        except StoreConflict:
+            return None
+        return self._wrote(resource.kind, body)
 
     def merge(self, ref: Ref, patch: dict[str, Any]) -> Resource:
         """Set single fields of an object, as a person's command does. Raises as `apply`, and StoreError(NotFound)."""
@@ -334,6 +352,11 @@ class KubeStore:
         with self._changed:
             self._revisions[kind] = self._revisions.get(kind, 0) + 1
             self._changed.notify_all()
+
+
+def _labelled_alike(served: Mapping[str, Any], resource: Resource) -> bool:
+    ours, theirs = resource.meta.wire(), served["metadata"]
+    return all((ours.get(k) or None) == (theirs.get(k) or None) for k in ("labels", "annotations", "ownerReferences"))
 
 
 def _key(ref: Ref) -> Key:

@@ -111,6 +111,12 @@ class Mirror:
             item = self._items.get(key)
         return None if item is None else self._parsed(item)
 
+    def served(self, key: Key) -> Mapping[str, Any] | None:
+        """Return the object as the server sent it, None where there is none."""
+        with self._lock:
+            item = self._items.get(key)
+        return None if item is None else item.body
+
     def all(self) -> tuple[list[Any], list[tuple[Key, BlurfleetError]]]:
         """Return what can be parsed, ordered by namespace and name, and what cannot with the reason."""
         with self._lock:
