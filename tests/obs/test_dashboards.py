@@ -94,3 +94,10 @@ def test_the_node_s_board_alone_says_why_it_swapped(exporters: Exporters, promet
     }  # fmt: skip
     [serves] = prometheus.query(questions["It serves"])
     assert (serves["metric"]["role"], serves["metric"]["precision"]) == ("Fallback", "FP32")
+
+
+def test_the_page_on_monitoring_names_every_figure(exporters: Exporters) -> None:
+    page = (ROOT / "docs/monitoring.md").read_text()
+    families = [f for registry in exporters.registries.values() for f in registry.collect()]
+    names = {f"{f.name}_total" if f.type == "counter" else f.name for f in families}
+    assert {name for name in names if f"`{name}`" not in page} == set()
