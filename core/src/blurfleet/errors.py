@@ -11,6 +11,7 @@
     + AdmissionRefused  a cross-object rule refuses the write (quarantine, ownership)
   x EngineError         an engine could not be built, loaded or run
     + EngineTimeout     the serving process did not answer in time
+  x RequestEnded        whoever asked no longer waits: a deadline has passed, or they hung up
   x NodeError           a node's own files or processes are in a state that stops it
 
 Each carries a machine-readable `reason`, what is wrong, where, and what to do about it.
@@ -79,6 +80,10 @@ class EngineError(BlurfleetError):
 
 class EngineTimeout(EngineError):
     """The serving process did not answer in time."""
+
+
+class RequestEnded(BlurfleetError):
+    """Whoever asked no longer waits for the answer."""
 
 
 class NodeError(BlurfleetError):

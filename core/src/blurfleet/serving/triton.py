@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from blurfleet.errors import EngineError, EngineTimeout, InvalidInput
 from blurfleet.reasons import Reason
+from blurfleet.serving.life import RequestLife
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 _DTYPES = {"FP32": np.float32, "FP16": np.float16}
@@ -83,11 +84,13 @@ class TritonClient:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         version: int | None = None,
+        life: RequestLife | None = None,
     ) -> InferResult:
         """Run `model` on `image` (float32 [1,3,H,W], C order) and return its matte.
 
-        `headers` (e.g. traceparent) travel as gRPC metadata. Raises InvalidInput for another dtype or rank,
-        EngineTimeout (InferTimeout) past `timeout_s`, EngineError for every other failure.
+        `headers` (e.g. traceparent) travel as gRPC metadata. With a `life` the call lasts no longer than that, and is
+        cancelled when the client hangs up: Triton drops what it has queued. Raises InvalidInput for another dtype or
+        rank, RequestEnded, EngineTimeout (InferTimeout) past `timeout_s`, EngineError for every other failure.
         """
         if image.dtype != np.float32 or image.ndim != 4:
             raise InvalidInput(
@@ -99,8 +102,12 @@ class TritonClient:
         request.inputs.add(name=self._input, datatype="FP32", shape=image.shape)
         request.outputs.add(name=self._output)
         request.raw_input_contents.append(image.tobytes())
+        metadata = tuple((headers or {}).items())
         try:
-            response = self._stub.ModelInfer(request, timeout=timeout_s, metadata=tuple((headers or {}).items()))
+            if life is None:
+                response = self._stub.ModelInfer(request, timeout=timeout_s, metadata=metadata)
+            else:
+                response = self._while_alive(request, life, timeout_s, metadata)
         except grpc.RpcError as error:
             raise typed_error(error, where=model, failed=Reason.INFER_FAILED, timed_out=Reason.INFER_TIMEOUT) from error
         return InferResult(
@@ -108,6 +115,25 @@ class TritonClient:
             model_name=response.model_name,
             model_version=int(response.model_version or 0),
         )
+
+    def _while_alive(
+        self, request: Any, life: RequestLife, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+    ) -> Any:
+        life.check()
+        bound = life.within(timeout_s)
+        call = self._stub.ModelInfer.future(request, timeout=bound, metadata=metadata)
+        try:
+            with life.ending(call.cancel):
+                return call.result()
+        except grpc.FutureCancelledError as error:
+            life.check()
+            where = request.model_name
+            raise EngineError(Reason.TRITON_UNREACHABLE, "the call was cut off", where=where) from error
+        except grpc.RpcError as error:
+            life.check()  # a client's end is not the engine's fault
+            if bound < timeout_s and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise life.too_late() from error  # gRPC's clock may be a little ahead
+            raise
 
     def _matte(self, response: Any, model: str) -> npt.NDArray[np.float32]:
         for index, output in enumerate(response.outputs):
