@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.contract import contract_hash
+from blurfleet.pixels import to_tensor
 
 Rig = Any  # the fixture's class lives in conftest.py
 Serve = Callable[..., contextlib.AbstractContextManager[httpx.Client]]
@@ -102,7 +103,8 @@ def test_blur_keeps_the_subject_and_smooths_the_background(client: httpx.Client,
 
 
 def test_a_tensor_made_by_the_contract_is_answered(rig: Rig, client: httpx.Client) -> None:
-    tensor = np.random.default_rng(6).normal(size=(1, 3, rig.size, rig.size)).astype(np.float32)
+    rgb = np.random.default_rng(6).integers(0, 256, (24, 40, 3), dtype=np.uint8)
+    tensor = to_tensor(rgb, contract_at(rig.size))
     headers = {"x-blurfleet-contract": contract_hash(contract_at(rig.size))}
     response = client.post("/v1/tensor", content=npy(tensor), headers=headers)
     assert response.status_code == 200

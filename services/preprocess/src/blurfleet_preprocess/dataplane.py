@@ -17,9 +17,11 @@ from blurfleet.pixels import Decoded, Tensor, decode, to_tensor
 from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameKind, FrameSample
+from blurfleet.serving.life import RequestLife
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.trace import TraceParent
 from blurfleet.serving.triton import InferResult
+from blurfleet_preprocess.input_windows import InputWindows
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.screening import Settled, doubt, settle
 from blurfleet_preprocess.streams import Ticket
@@ -30,9 +32,15 @@ class EnginePort(Protocol):
     """Asks a loaded model by name; `blurfleet.serving.triton.TritonClient` is the real one."""
 
     def infer(
-        self, model: str, image: Tensor, *, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        model: str,
+        image: Tensor,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        life: RequestLife | None = None,
     ) -> InferResult:
-        """Return the matte. Raises EngineError."""
+        """Return the matte. Raises EngineError, RequestEnded."""
         ...
 
 
@@ -46,11 +54,15 @@ class FrameSink(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who asks: the place in a stream, the trace to continue, and whether the picture may be kept as evidence."""
+    """Who asks: the place in a stream, the trace to continue, and whether the picture may be kept as evidence.
+
+    `life` says how long they wait.
+    """
 
     ticket: Ticket
     trace: TraceParent | None = None
     evidence_allowed: bool = True
+    life: RequestLife = field(default_factory=RequestLife)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +135,7 @@ class Gateway:
         self._metrics = metrics
         self._timeout_s = infer_timeout_s
         self._clock = clock
+        self._inputs = InputWindows()
 
     def snapshot(self) -> Snapshot:
         """Return the alias as it is served now. Raises EngineError NothingServed, NodeError (unreadable file)."""
@@ -140,6 +153,7 @@ class Gateway:
         try:
             with _timed(stages, "decode"):
                 decoded = decode(data, snapshot.route.contract)
+            caller.life.check()
             with _timed(stages, "contract"):
                 tensor = to_tensor(decoded.rgb, snapshot.route.contract)
         except ContractRefused as error:
@@ -150,21 +164,23 @@ class Gateway:
     def tensor(self, caller: Caller, body: bytes, declared: str) -> Answer:
         """Answer a ready tensor in `.npy` form whose maker declares the contract's hash.
 
-        Raises ContractMismatch, ContractRefused (shape, dtype, non-finite), EngineError.
+        Raises ContractMismatch, ContractRefused (shape, dtype, values), EngineError.
         """
         return self.ready_tensor(caller, declared, lambda snapshot: admit_tensor(body, snapshot.route.contract))
 
     def ready_tensor(self, caller: Caller, declared: str, admit: Callable[[Snapshot], Tensor]) -> Answer:
         """Answer the tensor that `admit` makes of what was sent, under the snapshot the answer comes from.
 
-        `declared` is the hash of the contract it was made by. Raises ContractMismatch, EngineError, what `admit` raises.
+        `declared` is the hash of the contract it was made by. Raises ContractMismatch, ContractRefused (values that the
+        contract cannot give: NonFiniteInput, ImpossibleInput, SuspectInput), EngineError, what `admit` raises.
         """
         snapshot, stages = self.snapshot(), dict[str, float]()
         try:
             if declared != snapshot.contract_hash:
-                raise ContractMismatch(expected=snapshot.contract_hash, received=declared)
+                raise ContractMismatch(snapshot.route.contract, declared)
             with _timed(stages, "contract"):
                 tensor = admit(snapshot)
+                self._inputs.judge(caller.ticket, tensor, snapshot.route.contract)
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
             raise
@@ -187,9 +203,9 @@ class Gateway:
         headers = {"traceparent": caller.trace.header} if caller.trace is not None and caller.trace.sampled else {}
         trace_id = caller.trace.trace_id if caller.trace is not None else secrets.token_hex(16)
         with _timed(stages, "infer"):
-            asked = self._ask(snapshot, tensor, headers)
+            asked = self._ask(snapshot, tensor, headers, caller.life)
         with _timed(stages, "check"):
-            second = self._second_opinion(asked, tensor, headers)
+            second = self._second_opinion(asked, tensor, headers, caller.life)
             settled = settle(asked.matte[0, 0], None if second is None else second[0, 0])
         self._tell(caller, asked, tensor, second, settled, trace_id)
         for stage, seconds in stages.items():
@@ -216,32 +232,36 @@ class Gateway:
             stages=stages,
         )
 
-    def _ask(self, snapshot: Snapshot, tensor: Tensor, headers: Mapping[str, str]) -> _Asked:
+    def _ask(self, snapshot: Snapshot, tensor: Tensor, headers: Mapping[str, str], life: RequestLife) -> _Asked:
         """Ask the served engine; if it does not answer, whoever a fresh snapshot names, else the standby, once."""
         try:
             engine = snapshot.route.active
-            return _Asked(snapshot=snapshot, engine=engine, matte=self._infer(engine, tensor, headers))
+            return _Asked(snapshot=snapshot, engine=engine, matte=self._infer(engine, tensor, headers, life))
         except EngineError as error:
             fresh = self.snapshot()
             other = fresh.route.active if fresh.route.active.engine != engine.engine else fresh.standby
             late = isinstance(error, EngineTimeout)
             if other is None or fresh.contract_hash != snapshot.contract_hash or (late and other is fresh.standby):
                 raise
-            return _Asked(snapshot=fresh, engine=other, matte=self._infer(other, tensor, headers))
+            return _Asked(snapshot=fresh, engine=other, matte=self._infer(other, tensor, headers, life))
 
-    def _second_opinion(self, asked: _Asked, tensor: Tensor, headers: Mapping[str, str]) -> Tensor | None:
+    def _second_opinion(
+        self, asked: _Asked, tensor: Tensor, headers: Mapping[str, str], life: RequestLife
+    ) -> Tensor | None:
         """Return the standby's matte on the same tensor where the first one is in doubt, None without one."""
         standby = asked.snapshot.standby
         if standby is None or standby.engine == asked.engine.engine or doubt(asked.matte[0, 0]) is None:
             return None
         try:
-            return self._infer(standby, tensor, headers)
+            return self._infer(standby, tensor, headers, life)
         except EngineError:
             return None
 
-    def _infer(self, engine: RoutedEngine, tensor: Tensor, headers: Mapping[str, str]) -> Tensor:
+    def _infer(self, engine: RoutedEngine, tensor: Tensor, headers: Mapping[str, str], life: RequestLife) -> Tensor:
         try:
-            matte = self._engines.infer(engine.engine, tensor, timeout_s=self._timeout_s, headers=headers).matte
+            matte = self._engines.infer(
+                engine.engine, tensor, timeout_s=self._timeout_s, headers=headers, life=life
+            ).matte
             if matte.ndim != 4 or matte.shape[:2] != (1, 1) or min(matte.shape[2:]) < 2:
                 raise EngineError(
                     Reason.WRONG_SHAPE, f"answered {list(matte.shape)}, not a matte [1,1,H,W]", where=engine.engine

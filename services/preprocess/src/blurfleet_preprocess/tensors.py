@@ -7,7 +7,9 @@ import math
 
 import numpy as np
 
-from blurfleet.api.contract import ContractSpec
+from blurfleet.api.contract import ContractSpec, SizeRange
+from blurfleet.contract import contract_hash
+from blurfleet.diagnosis.variations import differences_of
 from blurfleet.errors import ContractRefused
 from blurfleet.pixels import Tensor
 from blurfleet.reasons import Reason
@@ -16,31 +18,50 @@ _WHERE = "tensor"
 
 
 class ContractMismatch(ContractRefused):
-    """The client made its tensor by another contract than the one served; both hashes are kept."""
+    """The client made its tensor by another contract than the one served; both hashes are kept.
 
-    def __init__(self, *, expected: str, received: str) -> None:
-        said = f"says {received}" if received else "is missing"
+    `differences` are what the two disagree on, where the declared contract is a well-known variation of the served one;
+    a hash alone tells no more.
+    """
+
+    def __init__(self, served: ContractSpec, received: str) -> None:
+        self.expected = contract_hash(served)
+        self.received = received
+        self.differences = differences_of(served, received) if received else None
+        said = f"says {received[:80]!r}" if received else "is missing"
+        named = "; ".join(f"{d.field} {d.right}, served {d.left}" for d in self.differences or ())
         super().__init__(
             Reason.CONTRACT_MISMATCH,
-            f"x-blurfleet-contract {said}; {expected} is served",
+            f"x-blurfleet-contract {said}; {self.expected} is served" + (f" ({named})" if named else ""),
             where="x-blurfleet-contract",
             fix="GET /v1/contract, prepare the tensor by it and send its hash",
         )
-        self.expected = expected
-        self.received = received
+
+
+class OutsideProfile(ContractRefused):
+    """A tensor whose height or width is none that the contract allows; `facts` name profile, axis and limits."""
+
+    def __init__(self, name: str, axis: int, length: int, limits: SizeRange) -> None:
+        steps = f" in steps of {limits.multiple_of}" if limits.multiple_of > 1 else ""
+        allowed = f"{limits.min} to {limits.max}{steps}" if limits.min < limits.max else f"{limits.opt}"
+        super().__init__(
+            Reason.WRONG_SHAPE,
+            f"{name} (axis {axis}) is {length}; the contract's {name} profile allows {allowed}",
+            where=_WHERE,
+            fix=f"resize to {limits.opt}, the length the engine is best at",
+        )
+        self.facts = {"profile": name, "axis": axis, "length": length, "limits": limits.wire()}
 
 
 def admit_tensor(body: bytes, spec: ContractSpec) -> Tensor:
     """Return the float32 tensor in `.npy` bytes, a read-only view of them.
 
-    Raises ContractRefused: Unparseable (no .npy), WrongDtype (not little-endian float32 in C order), WrongShape,
-    NonFiniteInput. The header is judged before any array is made.
+    Raises ContractRefused: Unparseable (no .npy), WrongDtype (not little-endian float32 in C order), WrongShape. The
+    header is judged before any array is made.
     """
     shape, start = _header(body)
-    wanted = wanted_shape(spec)
-    if shape != wanted:
-        raise ContractRefused(Reason.WRONG_SHAPE, f"shape {list(shape)}, not {list(wanted)}", where=_WHERE)
-    count = math.prod(wanted)
+    _check_shape(shape, spec)
+    count = math.prod(shape)
     if len(body) - start != 4 * count:
         raise ContractRefused(
             Reason.WRONG_SHAPE,
@@ -48,27 +69,29 @@ def admit_tensor(body: bytes, spec: ContractSpec) -> Tensor:
             where=_WHERE,
             fix="send it whole",
         )
-    return admit_values(np.frombuffer(body, dtype="<f4", count=count, offset=start).reshape(wanted), spec)
-
-
-def wanted_shape(spec: ContractSpec) -> tuple[int, int, int, int]:
-    """Return the shape of a tensor by `spec`."""
-    plane = (spec.height.opt, spec.width.opt)
-    return (1, 3, *plane) if spec.layout == "NCHW" else (1, *plane, 3)
+    return admit_values(np.frombuffer(body, dtype="<f4", count=count, offset=start).reshape(shape), spec)
 
 
 def admit_values(tensor: Tensor, spec: ContractSpec) -> Tensor:
-    """Return a float32 tensor whose values can be the contract's, whatever transport it came by.
+    """Return a float32 tensor of a shape that the contract allows, whatever transport it came by.
 
-    Raises ContractRefused: WrongShape, NonFiniteInput.
+    Raises ContractRefused (WrongShape; OutsideProfile where only a length is wrong).
     """
-    wanted = wanted_shape(spec)
-    if tensor.shape != wanted:
-        raise ContractRefused(Reason.WRONG_SHAPE, f"shape {list(tensor.shape)}, not {list(wanted)}", where=_WHERE)
-    if not np.isfinite(tensor).all():
-        bad = int(tensor.size - np.count_nonzero(np.isfinite(tensor)))
-        raise ContractRefused(Reason.NON_FINITE_INPUT, f"{bad} values are NaN or infinite", where=_WHERE)
+    _check_shape(tensor.shape, spec)
     return tensor
+
+
+def _check_shape(shape: tuple[int, ...], spec: ContractSpec) -> None:
+    rows, columns = (2, 3) if spec.layout == "NCHW" else (1, 2)
+    channels = 1 if spec.layout == "NCHW" else 3
+    if len(shape) != 4 or shape[0] != 1 or shape[channels] != 3:
+        wanted = [1, 3, "H", "W"] if spec.layout == "NCHW" else [1, "H", "W", 3]
+        text = f"shape {list(shape[:8])}, not {wanted} (layout {spec.layout})".replace("'", "")
+        raise ContractRefused(Reason.WRONG_SHAPE, text, where=_WHERE, fix="one picture of three channels at a time")
+    for name, axis, limits in (("height", rows, spec.height), ("width", columns, spec.width)):
+        length = shape[axis]
+        if not limits.min <= length <= limits.max or length % limits.multiple_of:
+            raise OutsideProfile(name, axis, length, limits)
 
 
 def _header(body: bytes) -> tuple[tuple[int, ...], int]:
