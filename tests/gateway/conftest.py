@@ -19,6 +19,7 @@ from blurfleet.errors import EngineError, EngineTimeout
 from blurfleet.pixels import Tensor
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameSample
+from blurfleet.serving.life import RequestLife
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.triton import InferResult
 from blurfleet_preprocess.dataplane import Caller, Gateway
@@ -92,11 +93,24 @@ class StandInEngines:
     asked: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
+    lives: list[RequestLife | None] = field(default_factory=list)
+    timeouts: list[float] = field(default_factory=list)
 
     def infer(
-        self, model: str, image: Tensor, *, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        model: str,
+        image: Tensor,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        life: RequestLife | None = None,
     ) -> InferResult:
+        if life is not None:
+            life.check()
+            timeout_s = life.within(timeout_s)
         self.asked.append(model)
+        self.lives.append(life)
+        self.timeouts.append(timeout_s)
         self.headers.append(dict(headers or {}))
         self.tensors.append(image)
         matte = self.behaviours.get(model, missing)(image)
