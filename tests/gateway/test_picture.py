@@ -5,7 +5,8 @@ import pytest
 
 from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.errors import InvalidInput
-from blurfleet_preprocess.picture import auto_radius, blur_background, encode, matte_on_picture
+from blurfleet_preprocess.compositing.look import Look
+from blurfleet_preprocess.picture import composed, encode, matte_on_picture
 
 HALVES = np.concatenate([np.ones((32, 16), np.float32), np.zeros((32, 16), np.float32)], axis=1)
 
@@ -48,14 +49,9 @@ def test_float_noise_around_the_range_is_clipped() -> None:
 
 def test_a_sixteen_bit_picture_is_blurred_as_eight_bit() -> None:
     rgb = np.full((20, 20, 3), 99.6, np.float32)
-    out = blur_background(rgb, np.ones((20, 20), np.float32), 5.0)
+    out = composed(rgb, np.ones((32, 32), np.float32), contract_at(32), Look(radius=5.0))
     assert out.dtype == np.uint8
     assert set(np.unique(out)) == {100}
-
-
-def test_the_radius_grows_with_the_picture_between_its_bounds() -> None:
-    sizes = [(10, 10), (480, 640), (1080, 1920), (4000, 6000)]
-    assert [auto_radius(size) for size in sizes] == pytest.approx([4.0, 20.16, 45.36, 65.0])
 
 
 def test_a_picture_too_long_for_its_format_is_refused() -> None:

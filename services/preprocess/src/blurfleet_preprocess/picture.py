@@ -1,30 +1,35 @@
-"""From matte to picture: laid back over the upright picture, background blurred, encoded."""
+"""From matte to picture: laid back over the upright picture, composed as asked, encoded."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from blurfleet.api.contract import ContractSpec
 from blurfleet.errors import InvalidInput
 from blurfleet.pixels import Pixels, placement
 from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
+from blurfleet_preprocess.compositing.backdrop import blurred, plain
+from blurfleet_preprocess.compositing.edges import Edge, refine
+from blurfleet_preprocess.compositing.light import Picture
+from blurfleet_preprocess.compositing.look import Look
+from blurfleet_preprocess.compositing.rim import rims
+from blurfleet_preprocess.compositing.scales import Scales, fitted
+from blurfleet_preprocess.compositing.subject import cut_out, over
 
-Picture = npt.NDArray[np.uint8]
 ImageFormat = Literal["jpeg", "png", "webp"]
 MEDIA_TYPES: dict[ImageFormat, str] = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp"}
-MIN_RADIUS, MAX_RADIUS = 1.0, 200.0
-_AUTO_SHARE, _AUTO_MIN, _AUTO_MAX = 0.042, 4.0, 65.0  # 45 pixels on a 1080p picture
 _JPEG_QUALITY = 92
 _PNG_LEVEL = 1  # zlib's fastest: mattes and blurred pictures gain a few per cent above it, for three times the time
 
 
-def matte_on_picture(matte: Matte, spec: ContractSpec, decoded_size: tuple[int, int]) -> Matte:
-    """Return the matte [h,w] float32 in [0,1] at the size of the upright picture.
+def matte_on_picture(
+    matte: Matte, spec: ContractSpec, decoded_size: tuple[int, int], at: tuple[int, int] | None = None
+) -> Matte:
+    """Return the matte [h,w] float32 in [0,1] over the whole upright picture, at its size or at the size `at`.
 
     What a letterbox added is cut off; what a crop left out counts as background. `matte` is [H,W] at any size.
     """
@@ -34,25 +39,49 @@ def matte_on_picture(matte: Matte, spec: ContractSpec, decoded_size: tuple[int, 
     inner = matte[
         round(top * rows) : round((top + height) * rows), round(left * columns) : round((left + width) * columns)
     ]
+    inner = np.clip(inner, 0.0, 1.0)
     top, left, height, width = place.picture
-    drawn: Any = cv2.resize(inner, (width, height), interpolation=cv2.INTER_LINEAR)
     if (height, width) == decoded_size:
-        return np.asarray(np.clip(drawn, 0.0, 1.0), dtype=np.float32)
+        return np.asarray(fitted(inner, at or decoded_size), dtype=np.float32)
     whole = np.zeros(decoded_size, dtype=np.float32)
-    whole[top : top + height, left : left + width] = np.clip(drawn, 0.0, 1.0)
+    whole[top : top + height, left : left + width] = fitted(inner, (height, width))
+    return np.asarray(fitted(whole, at or decoded_size), dtype=np.float32)
+
+
+def fine_matte(rgb: Pixels, matte: Matte, spec: ContractSpec) -> Matte:
+    """Return the matte at the size of the picture [H,W,3], refined along the picture's edges: [H,W] in [0,1]."""
+    scales = Scales(_sharp(rgb))
+    edge = _edge(scales, matte, spec)
+    whole = matte_on_picture(matte, spec, scales.size)
+    for rim in rims(edge, scales.at(0)):
+        np.put(whole, rim.where, rim.alpha)
     return whole
 
 
-def auto_radius(size: tuple[int, int]) -> float:
-    """Return the blur radius in pixels for a picture of (height, width): 4.2 % of its shorter side, 4 to 65."""
-    return min(max(_AUTO_SHARE * min(size), _AUTO_MIN), _AUTO_MAX)
+def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Picture:
+    """Return the picture [H,W,3] (0..255) as `look` asks: uint8 [H,W,3], or [H,W,4] for a transparent background.
+
+    `matte` is the network's output [h,w] in [0,1] as it came. Pixels that it settles as subject come out unchanged.
+    """
+    scales = Scales(_sharp(rgb))
+    edge = _edge(scales, matte, spec)
+    if look.background == "transparent":
+        return cut_out(scales, edge)
+    if look.background == "color":
+        return over(scales, edge, plain(scales.size, look.colour))
+    if edge.subject.all():
+        return scales.at(0).copy()
+    radius = look.radius_on(scales.size, float(edge.matte.mean()))
+    return over(scales, edge, blurred(scales, edge, radius, look.style))
 
 
-def blur_background(rgb: Pixels, matte: Matte, radius: float) -> Picture:
-    """Return `rgb` [H,W,3] (0..255) with the background Gaussian-blurred (sigma = radius / 2), as uint8."""
-    sharp = rgb if rgb.dtype == np.uint8 else np.rint(rgb).astype(np.uint8)
-    blurred = cv2.GaussianBlur(sharp, (0, 0), radius / 2)
-    return cast("Picture", cv2.blendLinear(sharp, blurred, matte, np.float32(1.0) - matte))
+def _edge(scales: Scales, matte: Matte, spec: ContractSpec) -> Edge:
+    guide = scales.at(scales.work())
+    return refine(matte_on_picture(matte, spec, scales.size, guide.shape[:2]), guide)
+
+
+def _sharp(rgb: Pixels) -> Picture:
+    return np.ascontiguousarray(rgb if rgb.dtype == np.uint8 else np.rint(rgb).astype(np.uint8))
 
 
 def as_levels(matte: Matte) -> Picture:
@@ -61,11 +90,12 @@ def as_levels(matte: Matte) -> Picture:
 
 
 def encode(picture: Picture, form: ImageFormat) -> bytes:
-    """Return the encoded picture: RGB [H,W,3] or grey [H,W] uint8, upright, without any orientation tag.
+    """Return the encoded picture: RGB [H,W,3], RGBA [H,W,4] (png, webp) or grey [H,W] uint8, upright, untagged.
 
     Raises InvalidInput ImageTooLarge where the format cannot hold a picture of that size.
     """
-    stored: Any = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture
+    order = {3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}
+    stored: Any = cv2.cvtColor(picture, order[picture.shape[2]]) if picture.ndim == 3 else picture
     options = {
         "jpeg": [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY],
         "png": [cv2.IMWRITE_PNG_COMPRESSION, _PNG_LEVEL],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import re
 import time
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -17,9 +16,8 @@ from blurfleet.reasons import Reason
 from blurfleet_preprocess import picture
 from blurfleet_preprocess.dataplane import Answer, Caller
 from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers
+from blurfleet_preprocess.look_options import look_of
 from blurfleet_preprocess.metrics import GatewayMetrics
-
-_RADIUS = re.compile(r"\d{1,4}(\.\d{1,3})?")
 
 
 def routes(exchange: Exchange) -> APIRouter:
@@ -35,22 +33,22 @@ def routes(exchange: Exchange) -> APIRouter:
             if form == "npy":
                 return Response(_npy(answer.matte), media_type=NPY, headers=answer_headers(answer))
             assert answer.decoded is not None
-            whole = picture.matte_on_picture(answer.matte, answer.route.contract, answer.decoded.decoded_size)
+            whole = picture.fine_matte(answer.decoded.rgb, answer.matte, answer.route.contract)
             return _picture(answer, picture.as_levels(whole), "png", metrics)
 
         return await exchange.answered(request, work)
 
     @router.post("/v1/blur")
     async def blur(request: Request) -> Response:
-        form = cast("picture.ImageFormat", _choice(request, ("jpeg", "png", "webp"), "jpeg"))
-        radius = _radius(request)
+        look, form = look_of(request.query_params.multi_items())
 
         def work(caller: Caller, body: bytes) -> Response:
             answer = gateway.picture(caller, body)
             assert answer.decoded is not None
-            size = answer.decoded.decoded_size
-            whole = picture.matte_on_picture(answer.matte, answer.route.contract, size)
-            drawn = picture.blur_background(answer.decoded.rgb, whole, radius or picture.auto_radius(size))
+            started = time.perf_counter()
+            drawn = picture.composed(answer.decoded.rgb, answer.matte, answer.route.contract, look)
+            answer.stages["composite"] = time.perf_counter() - started
+            metrics.seconds.labels("composite").observe(answer.stages["composite"])
             return _picture(answer, drawn, form, metrics)
 
         return await exchange.answered(request, work)
@@ -85,17 +83,6 @@ def _choice(request: Request, allowed: tuple[str, ...], default: str) -> str:
             Reason.INVALID_REQUEST, f"format {chosen[:40]!r} is not one of {', '.join(allowed)}", where="format"
         )
     return chosen
-
-
-def _radius(request: Request) -> float | None:
-    """Return the blur radius asked for, None for auto. Raises InvalidInput."""
-    text = request.query_params.get("radius", "auto")
-    if text == "auto":
-        return None
-    if not _RADIUS.fullmatch(text) or not picture.MIN_RADIUS <= float(text) <= picture.MAX_RADIUS:
-        limits = f"{picture.MIN_RADIUS:g} to {picture.MAX_RADIUS:g} pixels"
-        raise InvalidInput(Reason.INVALID_REQUEST, f"radius {text[:40]!r} is neither auto nor {limits}", where="radius")
-    return float(text)
 
 
 def _npy(matte: Matte) -> bytes:
