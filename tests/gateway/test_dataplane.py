@@ -13,9 +13,9 @@ from blurfleet.pixels import decode, to_tensor
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameKind
 from blurfleet.serving.routing import RoutedEngine
-from blurfleet.serving.trace import parse_traceparent
 from blurfleet_preprocess.dataplane import Caller
 from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.tracing import Tracing
 
 Rig = Any  # the fixture's class lives in conftest.py
 
@@ -181,9 +181,11 @@ def test_only_a_sampled_trace_reaches_the_engine_and_every_frame_keeps_its_trace
     rig: Rig, caller: Caller, photo: bytes, flags: str, forwarded: bool
 ) -> None:
     value = f"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}"
-    answer = rig.gateway.picture(replace(caller, trace=parse_traceparent(value)), photo)
+    with Tracing().request({"traceparent": value}) as stages:
+        answer = rig.gateway.picture(replace(caller, stages=stages), photo)
     assert rig.engines.headers == [{"traceparent": value} if forwarded else {}]
     assert rig.told.samples[0].trace_id == answer.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert rig.told.samples[0].span_id == ("00f067aa0ba902b7" if forwarded else "")
 
 
 def test_frame_ids_grow_by_arrival_within_a_stream_and_streams_are_numbered_by_the_gateway() -> None:

@@ -43,8 +43,9 @@ class FrameSample:
 
     `frame_id` grows by arrival order within `stream`; `at` is seconds since 1970; `epoch` and `digest` are those of the
     routing snapshot that the request was answered under. `reason` is empty for plain samples. `fallback_matte` is what
-    the fallback engine answered, where it was asked. `evidence_allowed` is false where the client refused to have its
-    picture kept. A frame equals only itself: arrays have no one truth value to compare by.
+    the fallback engine answered, where it was asked. `span_id` is the request's span, empty where its trace is not
+    sampled. `evidence_allowed` is false where the client refused to have its picture kept. A frame equals only itself:
+    arrays have no one truth value to compare by.
     """
 
     model: str
@@ -59,6 +60,7 @@ class FrameSample:
     kind: FrameKind = FrameKind.SAMPLE
     reason: str = ""
     trace_id: str = ""
+    span_id: str = ""
     fallback_matte: Array | None = None
     evidence_allowed: bool = True
 
@@ -88,6 +90,7 @@ def encode(sample: FrameSample) -> list[bytes | memoryview]:
     header = {
         "schemaVersion": SCHEMA_VERSION,
         **{name: getattr(sample, name) for name in (*_TEXTS, *_NUMBERS)},
+        "span_id": sample.span_id,
         "at": sample.at,
         "kind": sample.kind.value,
         "evidence_allowed": sample.evidence_allowed,
@@ -120,6 +123,7 @@ def decode(header: bytes, arrays: bytes | bytearray) -> FrameSample:
         values: dict[str, Any] = {
             **{name: _checked(fields, name, str) for name in _TEXTS},
             **{name: _checked(fields, name, int) for name in _NUMBERS},
+            "span_id": _checked({"span_id": ""} | fields, "span_id", str),  # a gateway of before sends none
             **_views(fields["arrays"], arrays),
             "at": _seconds(fields["at"]),
             "kind": FrameKind(fields["kind"]),

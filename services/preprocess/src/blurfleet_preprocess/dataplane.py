@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,11 +17,12 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameKind, FrameSample
 from blurfleet.serving.life import RequestLife
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
-from blurfleet.serving.trace import TraceParent
+from blurfleet.serving.trace import forwarded
 from blurfleet.serving.triton import InferResult
 from blurfleet_preprocess.input_windows import InputWindows
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.screening import Settled, doubt, settle
+from blurfleet_preprocess.stages import Attributes, Stages
 from blurfleet_preprocess.streams import Ticket
 from blurfleet_preprocess.tensors import ContractMismatch, admit_tensor
 
@@ -54,13 +53,13 @@ class FrameSink(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who asks: the place in a stream, the trace to continue, and whether the picture may be kept as evidence.
+    """Who asks: the place in a stream, the request's span and stages, and whether the picture may be kept as evidence.
 
     `life` says how long they wait.
     """
 
     ticket: Ticket
-    trace: TraceParent | None = None
+    stages: Stages = field(default_factory=Stages)
     evidence_allowed: bool = True
     life: RequestLife = field(default_factory=RequestLife)
 
@@ -69,7 +68,8 @@ class Caller:
 class Answer:
     """A matte [H,W] float32 in [0,1] with who made it, all from one routing snapshot.
 
-    `withheld` is why the served engine's own matte was not given out. `stages` are seconds by stage.
+    `tensor` is what the engine was fed. `withheld` is why the served engine's own matte was not given out. `stages` go
+    on being measured while the picture is made.
     """
 
     matte: Matte
@@ -82,7 +82,8 @@ class Answer:
     trace_id: str
     withheld: Reason | None = None
     decoded: Decoded | None = None
-    stages: dict[str, float] = field(default_factory=dict)
+    tensor: Tensor | None = None
+    stages: Stages = field(default_factory=Stages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,17 +150,17 @@ class Gateway:
 
     def picture(self, caller: Caller, data: bytes) -> Answer:
         """Answer image bytes. Raises ContractRefused (the bytes), EngineError (no engine, or no good matte)."""
-        snapshot, stages = self.snapshot(), dict[str, float]()
+        snapshot = self.snapshot()
         try:
-            with _timed(stages, "decode"):
+            with caller.stages.timed("decode"):
                 decoded = decode(data, snapshot.route.contract)
             caller.life.check()
-            with _timed(stages, "contract"):
+            with caller.stages.timed("contract"):
                 tensor = to_tensor(decoded.rgb, snapshot.route.contract)
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
             raise
-        return self._answer(caller, snapshot, tensor, stages, decoded)
+        return self._answer(caller, snapshot, tensor, decoded)
 
     def tensor(self, caller: Caller, body: bytes, declared: str) -> Answer:
         """Answer a ready tensor in `.npy` form whose maker declares the contract's hash.
@@ -174,17 +175,17 @@ class Gateway:
         `declared` is the hash of the contract it was made by. Raises ContractMismatch, ContractRefused (values that the
         contract cannot give: NonFiniteInput, ImpossibleInput, SuspectInput), EngineError, what `admit` raises.
         """
-        snapshot, stages = self.snapshot(), dict[str, float]()
+        snapshot = self.snapshot()
         try:
             if declared != snapshot.contract_hash:
                 raise ContractMismatch(snapshot.route.contract, declared)
-            with _timed(stages, "contract"):
+            with caller.stages.timed("contract"):
                 tensor = admit(snapshot)
                 self._inputs.judge(caller.ticket, tensor, snapshot.route.contract)
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
             raise
-        return self._answer(caller, snapshot, tensor, stages, None)
+        return self._answer(caller, snapshot, tensor, None)
 
     def probe_alias(self) -> tuple[Snapshot, int]:
         """Run one inference through the alias itself; return the snapshot and the epoch that answered.
@@ -197,19 +198,15 @@ class Gateway:
         result = self._engines.infer(self.alias, to_tensor(grey, contract), timeout_s=self._timeout_s)
         return snapshot, result.model_version
 
-    def _answer(
-        self, caller: Caller, snapshot: Snapshot, tensor: Tensor, stages: dict[str, float], decoded: Decoded | None
-    ) -> Answer:
-        headers = {"traceparent": caller.trace.header} if caller.trace is not None and caller.trace.sampled else {}
-        trace_id = caller.trace.trace_id if caller.trace is not None else secrets.token_hex(16)
-        with _timed(stages, "infer"):
-            asked = self._ask(snapshot, tensor, headers, caller.life)
-        with _timed(stages, "check"):
-            second = self._second_opinion(asked, tensor, headers, caller.life)
+    def _answer(self, caller: Caller, snapshot: Snapshot, tensor: Tensor, decoded: Decoded | None) -> Answer:
+        asked = self._ask(caller, snapshot, tensor)
+        with caller.stages.timed("check"):
+            second = self._second_opinion(caller, asked, tensor)
             settled = settle(asked.matte[0, 0], None if second is None else second[0, 0])
-        self._tell(caller, asked, tensor, second, settled, trace_id)
-        for stage, seconds in stages.items():
-            self._metrics.seconds.labels(stage).observe(seconds)
+        self._tell(caller, asked, tensor, second, settled)
+        caller.stages.span.set_attributes(_facts(asked.snapshot, asked.engine))
+        if settled.reason is not None and settled.use != "Engine":
+            caller.stages.span.set_attribute("blurfleet.withheld", settled.reason.value)
         if settled.use == "Neither":
             assert settled.reason is not None
             raise EngineError(
@@ -218,6 +215,7 @@ class Gateway:
         standby = asked.snapshot.standby
         replaced = settled.use == "Fallback" and second is not None and standby is not None
         engine = standby if replaced and standby is not None else asked.engine
+        caller.stages.span.set_attributes(_facts(asked.snapshot, engine))
         return Answer(
             matte=second[0, 0] if replaced and second is not None else asked.matte[0, 0],
             engine=engine,
@@ -226,34 +224,39 @@ class Gateway:
             contract_hash=asked.snapshot.contract_hash,
             simulated=asked.snapshot.simulated,
             ticket=caller.ticket,
-            trace_id=trace_id,
+            trace_id=caller.stages.trace_id,
             withheld=settled.reason if replaced else None,
             decoded=decoded,
-            stages=stages,
+            tensor=tensor,
+            stages=caller.stages,
         )
 
-    def _ask(self, snapshot: Snapshot, tensor: Tensor, headers: Mapping[str, str], life: RequestLife) -> _Asked:
+    def _ask(self, caller: Caller, snapshot: Snapshot, tensor: Tensor) -> _Asked:
         """Ask the served engine; if it does not answer, whoever a fresh snapshot names, else the standby, once."""
         try:
             engine = snapshot.route.active
-            return _Asked(snapshot=snapshot, engine=engine, matte=self._infer(engine, tensor, headers, life))
+            return self._asked(caller, snapshot, engine, tensor)
         except EngineError as error:
             fresh = self.snapshot()
             other = fresh.route.active if fresh.route.active.engine != engine.engine else fresh.standby
             late = isinstance(error, EngineTimeout)
             if other is None or fresh.contract_hash != snapshot.contract_hash or (late and other is fresh.standby):
                 raise
-            return _Asked(snapshot=fresh, engine=other, matte=self._infer(other, tensor, headers, life))
+            return self._asked(caller, fresh, other, tensor)
 
-    def _second_opinion(
-        self, asked: _Asked, tensor: Tensor, headers: Mapping[str, str], life: RequestLife
-    ) -> Tensor | None:
+    def _asked(self, caller: Caller, snapshot: Snapshot, engine: RoutedEngine, tensor: Tensor) -> _Asked:
+        with caller.stages.timed("infer", _facts(snapshot, engine)) as span:
+            matte = self._infer(engine, tensor, forwarded(span.get_span_context()), caller.life)
+        return _Asked(snapshot=snapshot, engine=engine, matte=matte)
+
+    def _second_opinion(self, caller: Caller, asked: _Asked, tensor: Tensor) -> Tensor | None:
         """Return the standby's matte on the same tensor where the first one is in doubt, None without one."""
         standby = asked.snapshot.standby
         if standby is None or standby.engine == asked.engine.engine or doubt(asked.matte[0, 0]) is None:
             return None
         try:
-            return self._infer(standby, tensor, headers, life)
+            with caller.stages.within("triton.infer", _facts(asked.snapshot, standby)) as span:
+                return self._infer(standby, tensor, forwarded(span.get_span_context()), caller.life)
         except EngineError:
             return None
 
@@ -271,9 +274,7 @@ class Gateway:
             raise
         return matte
 
-    def _tell(
-        self, caller: Caller, asked: _Asked, tensor: Tensor, second: Tensor | None, settled: Settled, trace_id: str
-    ) -> None:
+    def _tell(self, caller: Caller, asked: _Asked, tensor: Tensor, second: Tensor | None, settled: Settled) -> None:
         if settled.reason is not None:
             counter = self._metrics.suspect if settled.use == "Engine" else self._metrics.withheld
             counter.labels(settled.reason).inc()
@@ -292,17 +293,24 @@ class Gateway:
                 # The fallback alone on stage has nobody to be compared with: its empty scenes are plain frames.
                 kind=FrameKind.SAMPLE if lone else settled.kind,
                 reason="" if lone or settled.reason is None else settled.reason.value,
-                trace_id=trace_id,
+                trace_id=caller.stages.trace_id,
+                span_id=caller.stages.span_id,
                 fallback_matte=second,
                 evidence_allowed=caller.evidence_allowed,
             )
         )
 
 
-@contextmanager
-def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        stages[name] = time.perf_counter() - started
+def _facts(snapshot: Snapshot, engine: RoutedEngine) -> Attributes:
+    """Return what a span says of who answered."""
+    return {
+        "blurfleet.model": snapshot.route.alias,
+        "blurfleet.model_id": snapshot.route.model_id,
+        "blurfleet.engine": engine.engine,
+        "blurfleet.digest": engine.digest,
+        "blurfleet.precision": engine.precision,
+        "blurfleet.role": snapshot.role(engine),
+        "blurfleet.epoch": snapshot.route.epoch,
+        "blurfleet.contract": snapshot.contract_hash,
+        "blurfleet.simulated": snapshot.simulated,
+    }

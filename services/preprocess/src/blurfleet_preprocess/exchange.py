@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 from fastapi import Request, Response
 
-from blurfleet.errors import InvalidInput
-from blurfleet.reasons import Reason
-from blurfleet.serving.trace import parse_traceparent
+from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.access import Access
+from blurfleet_preprocess.bodies import Bodies
 from blurfleet_preprocess.dataplane import Answer, Caller, Gateway
+from blurfleet_preprocess.deadlines import LONGEST_S, life_of
 from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.regions import Regions
+from blurfleet_preprocess.stages import Stages
 from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.tracing import Tracing, stages_of
 from blurfleet_preprocess.work import Workers
 
 NPY = "application/x-npy"
@@ -25,7 +29,11 @@ JSON = "application/json"
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What every route needs: the gateway and its worker threads, streams to number, the limit on a body in bytes."""
+    """What every route needs: the gateway and its worker threads, streams to number, the limit on a body in bytes.
+
+    Probes have a thread of their own: a busy node is not a broken one. A request lasts at most `longest_s` seconds.
+    `evidence` false refuses for everybody that pictures are kept.
+    """
 
     gateway: Gateway
     streams: Streams
@@ -35,25 +43,46 @@ class Exchange:
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
     regions: Regions = field(default_factory=Regions)
+    tracing: Tracing = field(default_factory=Tracing)
+    bodies: Bodies = field(default_factory=Bodies)
+    probes: Workers = field(default_factory=lambda: Workers(1, 32))
+    longest_s: float = LONGEST_S
+    evidence: bool = True
 
-    def caller(self, headers: Mapping[str, str]) -> Caller:
+    def caller(
+        self, headers: Mapping[str, str], stages: Stages | None = None, *, transport_s: float | None = None
+    ) -> Caller:
         """Return who asks, by the request's (lower-case) headers; numbered now, so call it on arrival.
 
-        Raises InvalidInput for a stream name that is too long.
+        `transport_s` are the seconds that the transport allows. Raises InvalidInput for a stream name that is too long
+        and a deadline that is none.
         """
+        life = life_of(headers, transport_s=transport_s, longest_s=self.longest_s)
         return Caller(
             ticket=self.streams.arrive(headers.get("x-blurfleet-stream", "")),
-            trace=parse_traceparent(headers.get("traceparent")),
-            evidence_allowed=headers.get("x-blurfleet-evidence", "").strip().lower() != "no",
+            stages=stages or Stages(),
+            evidence_allowed=self.evidence and headers.get("x-blurfleet-evidence", "").strip().lower() != "no",
+            life=life,
         )
 
     async def answered(self, request: Request, work: Callable[[Caller, bytes], Response]) -> Response:
-        """Return what `work` makes of the caller and the body, on a worker. Raises what `work` and `body_of` raise."""
+        """Return what `work` makes of the caller and the body, on a worker, while the client waits.
+
+        Raises what `work`, `Bodies.of` and `Workers.run_for` raise.
+        """
         started = time.perf_counter()
-        caller = self.caller(request.headers)
-        body = await body_of(request, self.max_body_bytes)
-        response = await self.workers.run(lambda: work(caller, body))
-        self.metrics.seconds.labels("total").observe(time.perf_counter() - started)
+        caller = self.caller(request.headers, stages_of(request.scope))
+        async with self.bodies.of(request, caller.life, self.max_body_bytes) as body:
+            queued = time.perf_counter()
+
+            def begun() -> Response:
+                caller.stages.waited("queue", time.perf_counter() - queued)
+                return work(caller, body)
+
+            response = await self.workers.run_for(request, caller.life, begun)
+        caller.stages.seconds["total"] = time.perf_counter() - started
+        caller.stages.observe(self.metrics)
+        response.headers["server-timing"] = caller.stages.header()
         self.metrics.requests.labels(str(response.status_code)).inc()
         return response
 
@@ -69,7 +98,7 @@ def answer_headers(answer: Answer) -> dict[str, str]:
         "x-blurfleet-contract": answer.contract_hash,
         "x-blurfleet-frame": f"{answer.ticket.stream}#{answer.ticket.frame_id}",
         "x-blurfleet-trace": answer.trace_id,
-        "server-timing": ", ".join(f"{name};dur={1000 * s:.2f}" for name, s in answer.stages.items()),
+        "server-timing": answer.stages.header(),
     }
     if answer.withheld is not None:
         headers["x-blurfleet-withheld"] = answer.withheld.value
@@ -83,15 +112,8 @@ def answer_parameters(answer: Answer) -> dict[str, str]:
     return {name: value for name, value in answer_headers(answer).items() if name.startswith("x-blurfleet-")}
 
 
-async def body_of(request: Request, limit: int) -> bytes:
-    """Return the body. Raises InvalidInput RequestTooLarge as soon as that is known."""
-    declared = request.headers.get("content-length", "")
-    too_large = InvalidInput(Reason.REQUEST_TOO_LARGE, f"a body has at most {limit} bytes", where="body")
-    if declared.isdecimal() and int(declared[:20]) > limit:
-        raise too_large
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_large
-    return bytes(body)
+def npy(array: Matte) -> bytes:
+    """Return a float32 array as numpy.save writes it."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()

@@ -6,6 +6,8 @@ from http import HTTPStatus
 
 import structlog
 from fastapi import FastAPI, Request, Response
+from fastapi.telemetry import TelemetryConfig
+from opentelemetry.trace import get_current_span
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -16,15 +18,19 @@ from blurfleet_preprocess.doorkeeper import Doorkeeper
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
+from blurfleet_preprocess.tracing import TracedRequests
+
+_NONE: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}  # our own spans and figures say more
 
 
 def build_app(exchange: Exchange, ready: Readiness) -> FastAPI:
     """Return the ASGI application. Documentation pages are off: they would load scripts from elsewhere."""
-    app = FastAPI(title="blurfleet gateway", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="blurfleet gateway", docs_url=None, redoc_url=None, openapi_url=None, telemetry=_NONE)
     _install_problems(app, exchange.metrics)
     app.include_router(routes_pictures.routes(exchange))
     app.include_router(routes_node.routes(exchange, ready))
     app.include_router(routes_v2.routes(exchange, ready))
+    app.add_middleware(TracedRequests, tracing=exchange.tracing)  # within the door: who is refused there costs no span
     app.add_middleware(Doorkeeper, exchange=exchange)
     return app
 
@@ -40,6 +46,7 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
     async def on_purpose(request: Request, error: Exception) -> Response:
         assert isinstance(error, BlurfleetError)
         status, headers, body = problems.problem(error)
+        get_current_span().set_attribute("error.type", error.reason.value)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning(
                 "request.failed", path=request.url.path, status=status, reason=error.reason.value, error=str(error)

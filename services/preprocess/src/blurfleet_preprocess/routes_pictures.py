@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from blurfleet_preprocess import picture
 from blurfleet_preprocess.dataplane import Answer, Caller
 from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers
 from blurfleet_preprocess.look_options import look_of
-from blurfleet_preprocess.metrics import GatewayMetrics
 
 
 def routes(exchange: Exchange) -> APIRouter:
     """Return `/v1/matte`, `/v1/blur`, `/v1/tensor` and `/v1/contract`."""
-    router, gateway, metrics = APIRouter(), exchange.gateway, exchange.metrics
+    router, gateway = APIRouter(), exchange.gateway
 
     @router.post("/v1/matte")
     async def matte(request: Request) -> Response:
@@ -33,8 +31,9 @@ def routes(exchange: Exchange) -> APIRouter:
             if form == "npy":
                 return Response(_npy(answer.matte), media_type=NPY, headers=answer_headers(answer))
             assert answer.decoded is not None
-            whole = picture.fine_matte(answer.decoded.rgb, answer.matte, answer.route.contract)
-            return _picture(answer, picture.as_levels(whole), "png", metrics)
+            with answer.stages.timed("composite"):
+                whole = picture.fine_matte(answer.decoded.rgb, answer.matte, answer.route.contract)
+            return _picture(answer, picture.as_levels(whole), "png")
 
         return await exchange.answered(request, work)
 
@@ -45,11 +44,9 @@ def routes(exchange: Exchange) -> APIRouter:
         def work(caller: Caller, body: bytes) -> Response:
             answer = gateway.picture(caller, body)
             assert answer.decoded is not None
-            started = time.perf_counter()
-            drawn = picture.composed(answer.decoded.rgb, answer.matte, answer.route.contract, look)
-            answer.stages["composite"] = time.perf_counter() - started
-            metrics.seconds.labels("composite").observe(answer.stages["composite"])
-            return _picture(answer, drawn, form, metrics)
+            with answer.stages.timed("composite"):
+                drawn = picture.composed(answer.decoded.rgb, answer.matte, answer.route.contract, look)
+            return _picture(answer, drawn, form)
 
         return await exchange.answered(request, work)
 
@@ -91,9 +88,7 @@ def _npy(matte: Matte) -> bytes:
     return buffer.getvalue()
 
 
-def _picture(answer: Answer, drawn: Any, form: picture.ImageFormat, metrics: GatewayMetrics) -> Response:
-    started = time.perf_counter()
-    data = picture.encode(drawn, form)
-    answer.stages["encode"] = time.perf_counter() - started
-    metrics.seconds.labels("encode").observe(answer.stages["encode"])
+def _picture(answer: Answer, drawn: Any, form: picture.ImageFormat) -> Response:
+    with answer.stages.timed("encode"):
+        data = picture.encode(drawn, form)
     return Response(data, media_type=picture.MEDIA_TYPES[form], headers=answer_headers(answer))
