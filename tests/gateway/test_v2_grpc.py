@@ -1,0 +1,212 @@
+"""KServe v2 over gRPC by tritonclient, as teams use it: one metadata key more, and nothing else."""
+
+import contextlib
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from blurfleet.api.contract import contract_at
+from blurfleet.contract import contract_hash
+from blurfleet.pixels import to_tensor
+from blurfleet_preprocess.exchange import Exchange
+from blurfleet_preprocess.grpc_door import GrpcDoor
+from blurfleet_preprocess.readiness import Readiness
+from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.work import Workers
+
+Rig = Any  # the fixture's class lives in conftest.py
+Serve = Callable[..., contextlib.AbstractContextManager[str]]
+
+
+@pytest.fixture
+def serve_grpc() -> Serve:
+    """Serve a rig's gateway over gRPC; what is passed goes into its exchange."""
+
+    @contextlib.contextmanager
+    def over(rig: Rig, *, workers: int = 4, waiting: int = 16, **more: Any) -> Iterator[str]:
+        http_workers = Workers(1, 1)
+        exchange = Exchange(
+            gateway=rig.gateway, streams=Streams("test.1"), metrics=rig.metrics, workers=http_workers,
+            **{"max_body_bytes": 1 << 20} | more,
+        )  # fmt: skip
+        door = GrpcDoor(exchange, Readiness(rig.gateway, cache_s=60), workers=workers, waiting=waiting)
+        try:
+            yield f"127.0.0.1:{door.listen('127.0.0.1', 0)}"
+        finally:
+            door.stop(5)
+            http_workers.close()
+
+    return over
+
+
+@pytest.fixture
+def v2(rig: Rig, serve_grpc: Serve) -> Iterator[Any]:
+    with serve_grpc(rig) as address, triton.InferenceServerClient(address) as made:
+        yield made
+
+
+def tensor_of(rig: Rig, seed: int = 7) -> np.ndarray:
+    rgb = np.random.default_rng(seed).integers(0, 256, (rig.size, rig.size, 3), dtype=np.uint8)
+    return to_tensor(rgb, contract_at(rig.size))
+
+
+def sent(tensor: np.ndarray) -> list[Any]:
+    return [triton.InferInput("image", list(tensor.shape), "FP32").set_data_from_numpy(tensor)]
+
+
+def declared(rig: Rig) -> dict[str, str]:
+    return {"x-blurfleet-contract": contract_hash(contract_at(rig.size))}
+
+
+def test_a_tensor_is_answered_by_the_served_engine(rig: Rig, v2: Any) -> None:
+    tensor = tensor_of(rig)
+    answer = v2.infer("bokeh", sent(tensor), headers=declared(rig), request_id="mine")
+    np.testing.assert_array_equal(answer.as_numpy("matte"), rig.matte("subject")[None, None])
+    np.testing.assert_array_equal(rig.engines.tensors[0], tensor)
+    said = answer.get_response()
+    assert (said.model_name, said.model_version, said.id) == ("bokeh", "7", "mine")
+    assert said.parameters["x-blurfleet-engine"].string_param == rig.primary.engine
+    assert said.parameters["x-blurfleet-frame"].string_param == "test.1/1#1"
+    assert rig.engines.asked == [rig.primary.engine]
+
+
+def test_a_withheld_matte_is_replaced_by_the_fallbacks(rig: Rig, v2: Any) -> None:
+    rig.engines_behave("with NaN")
+    answer = v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
+    np.testing.assert_array_equal(answer.as_numpy("matte"), rig.matte("shifted")[None, None])
+    parameters = answer.get_response().parameters
+    assert parameters["x-blurfleet-withheld"].string_param == "NonFiniteOutput"
+    assert parameters["x-blurfleet-engine"].string_param == rig.fallback.engine
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "code"),
+    [
+        pytest.param(("with NaN", "too large"), "StatusCode.INTERNAL", id="two bad mattes"),
+        pytest.param(("missing", "missing"), "StatusCode.UNAVAILABLE", id="no engine"),
+        pytest.param(("late", "late"), "StatusCode.DEADLINE_EXCEEDED", id="a late engine"),
+    ],
+)
+def test_engines_that_fail_are_told_apart(rig: Rig, v2: Any, behaviours: tuple[str, str], code: str) -> None:
+    rig.engines_behave(*behaviours)
+    with pytest.raises(InferenceServerException) as refused:
+        v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
+    assert refused.value.status() == code
+
+
+def test_another_contract_is_refused_with_both_hashes(rig: Rig, serve_grpc: Serve) -> None:
+    with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelInferRequest(model_name="bokeh")
+        request.inputs.add(name="image", datatype="FP32", shape=[1])
+        request.raw_input_contents.append(b"1234")
+        for headers, said in (((), "is missing"), ((("x-blurfleet-contract", "sha256:1"),), "sha256:1")):
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.ModelInfer(request, metadata=headers)
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert said in refused.value.details()
+            trailing = dict(refused.value.trailing_metadata())
+            assert trailing["x-blurfleet-reason"] == "ContractMismatch"
+            assert trailing["x-blurfleet-expected"] == declared(rig)["x-blurfleet-contract"]
+    assert rig.engines.asked == []
+
+
+def test_a_streams_frames_come_back_in_order_and_a_bad_one_does_not_end_it(rig: Rig, v2: Any) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    v2.start_stream(lambda result, error: answers.put((result, error)), headers=declared(rig))
+    for number in range(6):
+        tensor = np.full((1, 3, 4, 4), np.nan, np.float32) if number == 3 else tensor_of(rig, number)
+        v2.async_stream_infer("bokeh", sent(tensor), request_id=str(number))
+    got = [answers.get(timeout=20) for _ in range(6)]
+    v2.stop_stream()
+    assert [error is None for _, error in got] == [True, True, True, False, True, True]
+    assert "WrongShape" in got[3][1].message()
+    responses = [result.get_response() for result, error in got if error is None]
+    assert [r.id for r in responses] == ["0", "1", "2", "4", "5"]
+    frames = [r.parameters["x-blurfleet-frame"].string_param for r in responses]
+    assert frames == [f"test.1/1#{n}" for n in (1, 2, 3, 5, 6)]
+    np.testing.assert_array_equal(rig.engines.tensors[4], tensor_of(rig, 5))
+
+
+def test_two_streams_are_two_streams(rig: Rig, serve_grpc: Serve) -> None:
+    named = []
+    with serve_grpc(rig) as address:
+        for _ in range(2):
+            with triton.InferenceServerClient(address) as client:
+                answers: queue.Queue[Any] = queue.Queue()
+                client.start_stream(lambda result, error, to=answers: to.put(error or result), headers=declared(rig))
+                client.async_stream_infer("bokeh", sent(tensor_of(rig)))
+                said = answers.get(timeout=20).get_response()
+                named.append(said.parameters["x-blurfleet-frame"].string_param)
+                client.stop_stream()
+    assert named == ["test.1/1#1", "test.1/2#1"]
+
+
+def test_the_alias_is_described_and_ready(rig: Rig, v2: Any) -> None:
+    assert v2.is_server_live()
+    assert v2.is_server_ready()
+    assert v2.is_model_ready("bokeh")
+    assert "binary_tensor_data" in v2.get_server_metadata().extensions
+    said = v2.get_model_metadata("bokeh")
+    assert (said.name, list(said.versions)) == ("bokeh", ["7"])
+    assert [(i.name, i.datatype, list(i.shape)) for i in said.inputs] == [("image", "FP32", [1, 3, 32, 32])]
+    assert [(o.name, o.datatype, list(o.shape)) for o in said.outputs] == [("matte", "FP32", [1, 1, 32, 32])]
+    config = v2.get_model_config("bokeh").config
+    assert (config.max_batch_size, list(config.input[0].dims)) == (0, [1, 3, 32, 32])
+    assert config.parameters["x-blurfleet-contract"].string_value == declared(rig)["x-blurfleet-contract"]
+
+
+def test_without_an_engine_nothing_is_ready_but_alive(rig: Rig, v2: Any) -> None:
+    rig.engines.behaviours.clear()
+    assert v2.is_server_live()
+    assert not v2.is_server_ready()
+    assert not v2.is_model_ready("bokeh")
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "reason"),
+    [
+        pytest.param(lambda c: c.get_model_metadata("bokeh__aaaaaaaaaaaa"), "NOT_FOUND", "NotFound", id="engine"),
+        pytest.param(lambda c: c.get_model_metadata("bokeh", "6"), "NOT_FOUND", "NotFound", id="older version"),
+        pytest.param(lambda c: c.get_model_repository_index(), "PERMISSION_DENIED", "Forbidden", id="repository"),
+        pytest.param(lambda c: c.load_model("bokeh"), "PERMISSION_DENIED", "Forbidden", id="load"),
+        pytest.param(lambda c: c.unload_model("bokeh"), "PERMISSION_DENIED", "Forbidden", id="unload"),
+        pytest.param(lambda c: c.get_trace_settings(), "PERMISSION_DENIED", "Forbidden", id="trace"),
+    ],
+)
+def test_only_the_alias_is_reachable(rig: Rig, v2: Any, ask: Callable[[Any], Any], code: str, reason: str) -> None:
+    with pytest.raises(InferenceServerException) as refused:
+        ask(v2)
+    assert refused.value.status() == f"StatusCode.{code}"
+    assert f"[{reason}]" in refused.value.message()
+    assert rig.engines.asked == []
+
+
+def test_a_message_beyond_the_limit_is_refused(rig: Rig, serve_grpc: Serve) -> None:
+    with serve_grpc(rig, max_body_bytes=4096) as address, triton.InferenceServerClient(address) as client:
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
+        assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
+def test_bytes_that_are_no_message_are_the_clients_fault(rig: Rig, serve_grpc: Serve) -> None:
+    with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"\xff\xff\xff")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_fault_of_the_gateway_shows_no_traceback(rig: Rig, v2: Any) -> None:
+    rig.engines.behaviours[rig.primary.engine] = lambda _: 1 / 0
+    with pytest.raises(InferenceServerException) as refused:
+        v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
+    assert refused.value.status() == "StatusCode.INTERNAL"
+    assert "ZeroDivision" not in refused.value.message()
