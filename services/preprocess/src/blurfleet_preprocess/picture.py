@@ -13,6 +13,7 @@ from blurfleet.pixels import Pixels, placement
 from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
 from blurfleet_preprocess.compositing.backdrop import blurred, plain
+from blurfleet_preprocess.compositing.depth import focus_of, layered
 from blurfleet_preprocess.compositing.edges import Edge, refine
 from blurfleet_preprocess.compositing.light import Picture
 from blurfleet_preprocess.compositing.look import Look
@@ -64,6 +65,11 @@ def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Pictu
     `matte` is the network's output [h,w] in [0,1] as it came. Pixels that it settles as subject come out unchanged.
     """
     scales = Scales(_sharp(rgb))
+    if look.mode == "depth":
+        near = fine_matte(rgb, matte, spec)
+        focus = focus_of(near) if look.focus is None else look.focus
+        radius = look.radius_on(scales.size, 1.0)
+        return layered(scales.at(0), near, focus=focus, radius=radius, style=look.style)
     edge = _edge(scales, matte, spec)
     if look.background == "transparent":
         return cut_out(scales, edge)

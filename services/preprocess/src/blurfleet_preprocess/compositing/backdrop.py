@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import cv2
 import numpy as np
 
-from blurfleet_preprocess.compositing.defocus import disc, gaussian, halvings_for, spread, weighed
+from blurfleet_preprocess.compositing.defocus import Kernel, disc, gaussian, halvings_for, spread, weighed
 from blurfleet_preprocess.compositing.edges import Edge, settled
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels, to_light
 from blurfleet_preprocess.compositing.scales import Scales, fitted, halved
 
 Style = Literal["gaussian", "disc"]
+KERNELS: dict[Style, Callable[[float], Kernel]] = {"gaussian": gaussian, "disc": disc}
 
 _GLOW = 12.0  # how much more than its light the brightest spot weighs in a disc
 _GLOW_FROM = 0.6  # linear light at which that begins
@@ -30,7 +32,7 @@ def blurred(scales: Scales, edge: Edge, radius: float, style: Style) -> Picture:
     carried = weighed(light, weight)
     for _ in range(halvings - at):
         carried = halved(carried)
-    kernel = (gaussian if style == "gaussian" else disc)(radius / 2**halvings)
+    kernel = KERNELS[style](radius / 2**halvings)
     levels: Any = to_levels(spread(carried, kernel))
     if halvings > _SMOOTH:
         levels = cv2.resize(levels, scales.at(_SMOOTH).shape[1::-1], interpolation=cv2.INTER_CUBIC)
