@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from blurfleet.check import dumps
-from blurfleet.errors import BlurfleetError, EngineError, InvalidInput, NodeError
+from blurfleet.errors import BlurfleetError, EngineError, InvalidInput, NodeError, RequestEnded
 from blurfleet.reasons import Reason
 from blurfleet_preprocess.limits import TooManyRequests
 from blurfleet_preprocess.tensors import ContractMismatch, OutsideProfile
@@ -19,6 +19,7 @@ _STATUS: dict[Reason, HTTPStatus] = {
     Reason.CONTRACT_MISMATCH: HTTPStatus.PRECONDITION_FAILED,
     Reason.IMAGE_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Reason.REQUEST_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Reason.REQUEST_TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
     Reason.UNSUPPORTED_IMAGE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Reason.WRONG_SHAPE: HTTPStatus.UNPROCESSABLE_ENTITY,
     Reason.WRONG_DTYPE: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -43,11 +44,13 @@ class Overloaded(BlurfleetError):
 
 
 def status_of(error: BlurfleetError) -> HTTPStatus:
-    """Return the HTTP status: 4xx for what was sent, 502 for an engine's bad answer, 503 for no answer right now."""
+    """Return the HTTP status: 4xx for what was sent, 502 a bad answer, 503 none right now, 504 none in time."""
     if isinstance(error, EngineError):
         return HTTPStatus.BAD_GATEWAY if error.reason in _BAD_ANSWERS else HTTPStatus.SERVICE_UNAVAILABLE
     if isinstance(error, NodeError | Overloaded):
         return HTTPStatus.SERVICE_UNAVAILABLE
+    if isinstance(error, RequestEnded):
+        return HTTPStatus.GATEWAY_TIMEOUT
     if isinstance(error, TooManyRequests):
         return HTTPStatus.TOO_MANY_REQUESTS
     if isinstance(error, InvalidInput):
