@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -41,8 +41,11 @@ def log_json(
     )
 
 
-def log_libraries(level: int = logging.WARNING) -> None:
-    """Make what libraries say by `logging`, from `level` up, lines like our own. Call after `log_json`, in main."""
+def log_libraries(level: int = logging.WARNING, *, quiet: Sequence[str] = ()) -> None:
+    """Make what libraries say by `logging`, from `level` up, lines like our own. Call after `log_json`, in main.
+
+    The loggers named in `quiet` say nothing.
+    """
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.stdlib.add_logger_name],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *structlog.get_config()["processors"]],
@@ -50,3 +53,5 @@ def log_libraries(level: int = logging.WARNING) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler])
+    for name in quiet:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)

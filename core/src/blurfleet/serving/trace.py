@@ -5,11 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlsplit
 
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+from pydantic import AfterValidator
 
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 MAX_STATE_CHARACTERS = 512  # what W3C asks every party to be able to pass on; longer lists are dropped whole
+
+
+def _collector(value: str) -> str:
+    parts = urlsplit(value)
+    if value and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError("not an http or https address, such as http://collector:4318/v1/traces")
+    return value
+
+
+TraceUrl = Annotated[str, AfterValidator(_collector)]
+"""A collector's OTLP/HTTP address for traces, path included; empty for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

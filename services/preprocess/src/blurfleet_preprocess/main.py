@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -16,31 +17,37 @@ from prometheus_client import CollectorRegistry
 
 from blurfleet.check import dumps
 from blurfleet.errors import NodeError
-from blurfleet.logs import log_json
+from blurfleet.logs import log_json, log_libraries
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameSender
 from blurfleet.serving.routing import RoutingReader
 from blurfleet.serving.triton import TritonClient
 from blurfleet.store.atomic import write_atomic
+from blurfleet_preprocess.bodies import Bodies, BodyLimits
 from blurfleet_preprocess.dataplane import Gateway
+from blurfleet_preprocess.entrance import Entrance, entrance
 from blurfleet_preprocess.exchange import Exchange
+from blurfleet_preprocess.grpc_door import GrpcDoor
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.tracing import tracing_to
 from blurfleet_preprocess.work import Workers
 
 _GRACE_S = 10  # longer than two inferences in a row: requests under way at a stop are answered
 
 
 def serve(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT. Writes `gateway.json` {schemaVersion, address, pid} once requests are taken.
+    """Serve until SIGTERM or SIGINT. Once requests are taken, says where in `gateway.json`.
 
-    Raises NodeError (PortInUse, UnreadableFile).
+    It holds {schemaVersion, address, grpc_address, pid}. Raises NodeError (PortInUse, UnreadableFile, DoorUnguarded).
     """
+    way_in = entrance(settings)
     routing = RoutingReader(settings.routing_file)
     log_json(service="gateway", node=settings.node, also=lambda: served_model(routing, settings.alias))
+    log_libraries(quiet=("opentelemetry",))  # the exporter's complaints are counted and said once
     host = settings.gateway_host
     listener = _listen(host, settings.gateway_port)
     port = listener.getsockname()[1]
@@ -48,8 +55,10 @@ def serve(settings: GatewaySettings) -> None:
     with listener, TritonClient(settings.triton_grpc) as triton:
         frames = FrameSender(settings.frames_socket, settings.frame_queue)
         try:
-            app = application(settings, triton, frames, on_ready=lambda: _announce(settings, address))
-            _run(app, listener)
+            app = application(
+                settings, triton, frames, on_ready=lambda grpc: _announce(settings, address, grpc), way_in=way_in
+            )
+            _run(app, listener, way_in)
         finally:
             frames.close()
             settings.address_file.unlink(missing_ok=True)
@@ -65,7 +74,12 @@ def served_model(routing: RoutingReader, alias: str) -> dict[str, str]:
 
 
 def application(
-    settings: GatewaySettings, triton: TritonClient, frames: FrameSender, *, on_ready: Callable[[], None] = lambda: None
+    settings: GatewaySettings,
+    triton: TritonClient,
+    frames: FrameSender,
+    *,
+    on_ready: Callable[[str], None] = lambda _: None,
+    way_in: Entrance | None = None,
 ) -> FastAPI:
     """Return the application over a real Triton and a real frame socket; its lifespan owns the worker threads."""
     metrics = GatewayMetrics(CollectorRegistry())
@@ -79,34 +93,51 @@ def application(
         infer_timeout_s=settings.infer_timeout_s,
     )
     workers = Workers(settings.workers, settings.waiting)
+    way_in = way_in or Entrance()
     exchange = Exchange(
         gateway=gateway,
         streams=Streams(f"{settings.node}.{secrets.token_hex(3)}"),
         metrics=metrics,
         workers=workers,
         max_body_bytes=settings.max_body_bytes,
+        access=way_in.access,
+        limits=way_in.limits,
+        tracing=tracing_to(settings, metrics),
+        bodies=Bodies(BodyLimits(held_bytes=settings.held_body_bytes, grace_s=settings.body_grace_s)),
+        longest_s=settings.request_timeout_s,
+        evidence=settings.evidence,
     )
-    app = build_app(exchange, Readiness(gateway, cache_s=settings.ready_cache_s))
+    ready = Readiness(gateway, cache_s=settings.ready_cache_s)
+    app = build_app(exchange, ready)
+    grpc_door = GrpcDoor(exchange, ready, workers=settings.workers, waiting=settings.waiting)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        on_ready()
+        host = settings.gateway_host
+        port = grpc_door.listen(host, settings.gateway_grpc_port, way_in.grpc_credentials())
+        on_ready(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         try:
             yield
         finally:
+            await asyncio.to_thread(grpc_door.stop, _GRACE_S)
             workers.close()
+            await asyncio.to_thread(exchange.tracing.close)
+            exchange.probes.close()
+            exchange.regions.close()
 
     app.router.lifespan_context = lifespan
     return app
 
 
-def _announce(settings: GatewaySettings, address: str) -> None:
-    body = dumps({"schemaVersion": 1, "address": address, "pid": os.getpid()})
+def _announce(settings: GatewaySettings, address: str, grpc: str) -> None:
+    body = dumps({"schemaVersion": 1, "address": address, "grpc_address": grpc, "pid": os.getpid()})
     try:
         write_atomic(settings.address_file, body.encode(), sync=False)
     except OSError as error:
         raise NodeError(Reason.UNREADABLE_FILE, str(error), where=str(settings.address_file)) from error
-    structlog.get_logger("blurfleet.gateway").info("gateway.ready", address=address, triton=settings.triton_grpc)
+    structlog.get_logger("blurfleet.gateway").info(
+        "gateway.ready", address=address, grpc=grpc, triton=settings.triton_grpc
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -128,9 +159,15 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(app: FastAPI, listener: socket.socket) -> None:
+def _run(app: FastAPI, listener: socket.socket, way_in: Entrance) -> None:
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=_GRACE_S
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE_S,
+        ssl_context_factory=way_in.http_context_factory(),
     )
     # uvicorn raises the signal again once it has stopped cleanly; an orderly stop is not a death by signal.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -8,8 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blurfleet.reasons import Reason
 
-STAGES = ("decode", "contract", "infer", "check", "encode", "total")
+STAGES = ("queue", "decode", "contract", "infer", "check", "composite", "steady", "encode", "total")
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+_FLICKER_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 class GatewayMetrics:
@@ -37,6 +39,20 @@ class GatewayMetrics:
         self.refusals = Counter(
             "blurfleet_contract_refusals", "Pictures and tensors refused", ["reason"], registry=registry
         )
+
+        self.streams_open = Gauge("blurfleet_streams_open", "Frame streams that are open", registry=registry)
+        self.stream_frames = Counter(
+            "blurfleet_stream_frames", "Frames of streams, by what became of them", ["outcome"], registry=registry
+        )
+        self.stream_flicker = Histogram(
+            "blurfleet_stream_flicker",
+            "Mean change of the matte between frames where the picture hardly changed: the engine's and what was sent",
+            ["matte"],
+            buckets=_FLICKER_BUCKETS,
+            registry=registry,
+        )
+
+        self.spans = Counter("blurfleet_spans", "Spans, by what became of them", ["outcome"], registry=registry)
 
     def watch_samples(self, dropped: Callable[[], float], connected: Callable[[], float]) -> None:
         """Export how many samples for the agent were dropped, and whether the agent is connected."""

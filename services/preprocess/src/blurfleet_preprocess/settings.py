@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blurfleet.serving.routing import ROUTING_FILE
+from blurfleet.serving.trace import TraceUrl
 
 
 class GatewaySettings(BaseSettings):
@@ -39,6 +40,8 @@ class GatewaySettings(BaseSettings):
     client_rate: float = Field(default=0, ge=0, description="requests a second of one client; 0 is no limit")
     client_burst: int = Field(default=30, ge=1, description="requests of one client at once after a pause")
     client_at_once: int = Field(default=0, ge=0, description="requests of one client under way; 0 is no limit")
+    trace_url: TraceUrl = Field(default="", description="OTLP/HTTP traces address of a collector; empty: no spans")
+    trace_share: float = Field(default=1.0, ge=0, le=1, description="share of the traces that begin here which is sent")
     frame_queue: int = Field(default=32, ge=1, description="samples kept for the agent; 0.4 MB each at 160x160")
 
     @property

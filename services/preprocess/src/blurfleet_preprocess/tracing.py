@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blurfleet.serving.trace import remote_parent
+from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.stages import Attributes, Stages, failed, unsampled_context
 
 TRACE_HEADER = "x-blurfleet-trace"
@@ -35,6 +37,7 @@ class Tracing:
     """Opens the span of each request. The default records nothing; ids are given out and passed on all the same."""
 
     tracer: Tracer = field(default_factory=NoOpTracer)
+    close: Callable[[], object] = lambda: None
 
     @contextmanager
     def request(self, headers: Mapping[str, str], attributes: Attributes | None = None) -> Iterator[Stages]:
@@ -58,6 +61,24 @@ class Tracing:
             except BaseException as error:
                 failed(span, error)
                 raise
+
+
+def tracing_to(settings: GatewaySettings, metrics: GatewayMetrics) -> Tracing:
+    """Return the tracing that the settings ask for; `close` sends what is left, within a limit."""
+    if not settings.trace_url:
+        return Tracing()
+    from blurfleet.serving.spans import OUTCOMES, CollectorSpans  # half a second of imports, where spans are sent
+
+    for outcome in OUTCOMES:
+        metrics.spans.labels(outcome)
+    spans = CollectorSpans(
+        settings.trace_url,
+        service="blurfleet-gateway",
+        node=settings.node,
+        share=settings.trace_share,
+        count=lambda outcome, spans: metrics.spans.labels(outcome).inc(spans),
+    )
+    return Tracing(tracer=spans.tracer, close=spans.close)
 
 
 class TracedRequests:
