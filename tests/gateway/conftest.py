@@ -22,6 +22,7 @@ from blurfleet.serving.frames import FrameSample
 from blurfleet.serving.life import RequestLife
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.triton import InferResult
+from blurfleet_preprocess.bodies import Bodies, BodyLimits
 from blurfleet_preprocess.dataplane import Caller, Gateway
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
@@ -221,7 +222,14 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
     """Serve a rig's gateway over HTTP, with limits to be chosen."""
 
     def over(
-        rig: Rig, *, workers: int = 4, waiting: int = 16, max_body_bytes: int = 1 << 20
+        rig: Rig,
+        *,
+        workers: int = 4,
+        waiting: int = 16,
+        max_body_bytes: int = 1 << 20,
+        held_body_bytes: int = 1 << 24,
+        body_grace_s: float = 10.0,
+        evidence: bool = True,
     ) -> contextlib.AbstractContextManager[httpx.Client]:
         exchange = Exchange(
             gateway=rig.gateway,
@@ -229,6 +237,8 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
             metrics=rig.metrics,
             workers=Workers(workers, waiting),
             max_body_bytes=max_body_bytes,
+            bodies=Bodies(BodyLimits(held_bytes=held_body_bytes, grace_s=body_grace_s)),
+            evidence=evidence,
         )
         return http(build_app(exchange, Readiness(rig.gateway, cache_s=60)))
 

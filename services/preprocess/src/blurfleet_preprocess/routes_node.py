@@ -20,7 +20,7 @@ def routes(exchange: Exchange, ready: Readiness) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> Response:
-        facts = await exchange.workers.run(ready.check)
+        facts = await exchange.probes.run(ready.check)
         return Response(dumps(facts), media_type=JSON)
 
     @router.get("/metrics")

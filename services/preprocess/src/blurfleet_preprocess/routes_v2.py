@@ -9,9 +9,10 @@ from fastapi import APIRouter, Request, Response
 from blurfleet.check import dumps
 from blurfleet.errors import InvalidInput, UnknownName
 from blurfleet.reasons import Reason
+from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess.access import ANYONE, is_local
 from blurfleet_preprocess.dataplane import Caller
-from blurfleet_preprocess.exchange import JSON, Exchange, answer_headers, answer_parameters, body_of
+from blurfleet_preprocess.exchange import JSON, Exchange, answer_headers, answer_parameters
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 from blurfleet_preprocess.v2_http import RegisterBody, parsed, read_request, response_of
@@ -49,7 +50,7 @@ def _about_server(router: APIRouter, exchange: Exchange, ready: Readiness, door:
 
     @router.get("/v2/health/ready")
     async def is_ready() -> Response:
-        await exchange.workers.run(ready.check)
+        await exchange.probes.run(ready.check)
         return Response()
 
 
@@ -58,7 +59,7 @@ def _about_model(router: APIRouter, exchange: Exchange, ready: Readiness, door: 
     @router.get(f"{_VERSION}/ready")
     async def is_ready(model: str, version: str = "") -> Response:
         door.snapshot(model, version)
-        await exchange.workers.run(ready.check)
+        await exchange.probes.run(ready.check)
         return Response()
 
     @router.get(f"{_MODEL}/config")
@@ -101,7 +102,8 @@ def _shared_memory(router: APIRouter, exchange: Exchange, door: Door) -> None:
     @router.post(f"{_SHARED}/region/{{name}}/register")
     async def register(request: Request, name: str) -> Response:
         who = _local(request)
-        asked = parsed(RegisterBody, await body_of(request, exchange.max_body_bytes))
+        async with exchange.bodies.of(request, RequestLife(exchange.longest_s), exchange.max_body_bytes) as body:
+            asked = parsed(RegisterBody, body)
         door.regions.register(who, name=name, key=asked.key, offset=asked.offset, byte_size=asked.byte_size)
         return Response()
 

@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -71,7 +71,7 @@ class Workers:
             hang_up.cancel()
             running.cancel()
 
-    def _release(self, loop: asyncio.AbstractEventLoop, todo: list[object]) -> None:
+    def _release(self, loop: asyncio.AbstractEventLoop, todo: list[Any]) -> None:
         todo.clear()
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             loop.call_soon_threadsafe(self._done)
