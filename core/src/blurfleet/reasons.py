@@ -137,6 +137,8 @@ class Reason(StrEnum):
     CLIENT_GONE = "ClientGone"
     DRAINING = "Draining"
     NOTHING_SERVED = "NothingServed"
+    IDLE_TIMEOUT = "IdleTimeout"
+    SLOW_CONSUMER = "SlowConsumer"
     UNAUTHENTICATED = "Unauthenticated"
     RATE_LIMITED = "RateLimited"
     DOOR_UNGUARDED = "DoorUnguarded"

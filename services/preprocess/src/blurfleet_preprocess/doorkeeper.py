@@ -39,7 +39,7 @@ class Doorkeeper:
             except BlurfleetError as error:
                 await self._refuse(error, scope, receive, send)
                 return
-            await self._app({**scope, "blurfleet.client": client}, receive, send)
+            await self._app({**scope, "blurfleet.client": client, "blurfleet.counted": counted}, receive, send)
 
     async def _refuse(self, error: BlurfleetError, scope: Scope, receive: Receive, send: Send) -> None:
         status, headers, body = problems.problem(error)

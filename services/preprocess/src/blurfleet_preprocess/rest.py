@@ -13,23 +13,25 @@ from starlette.requests import ClientDisconnect
 
 from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
-from blurfleet_preprocess import problems, routes_node, routes_pictures, routes_v2
+from blurfleet_preprocess import problems, routes_node, routes_pictures, routes_stream, routes_v2
 from blurfleet_preprocess.doorkeeper import Doorkeeper
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
+from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.tracing import TracedRequests
 
 _NONE: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}  # our own spans and figures say more
 
 
-def build_app(exchange: Exchange, ready: Readiness) -> FastAPI:
+def build_app(exchange: Exchange, ready: Readiness, streams: StreamLimits | None = None) -> FastAPI:
     """Return the ASGI application. Documentation pages are off: they would load scripts from elsewhere."""
     app = FastAPI(title="blurfleet gateway", docs_url=None, redoc_url=None, openapi_url=None, telemetry=_NONE)
     _install_problems(app, exchange.metrics)
     app.include_router(routes_pictures.routes(exchange))
     app.include_router(routes_node.routes(exchange, ready))
     app.include_router(routes_v2.routes(exchange, ready))
+    app.include_router(routes_stream.routes(exchange, streams))
     app.add_middleware(TracedRequests, tracing=exchange.tracing)  # within the door: who is refused there costs no span
     app.add_middleware(Doorkeeper, exchange=exchange)
     return app

@@ -21,6 +21,19 @@ class Ticket:
     frame_id: int
 
 
+class OpenStream:
+    """A stream that lasts as long as its connection. Used from one thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._last = 0
+
+    def arrive(self) -> Ticket:
+        """Return the next place."""
+        self._last += 1
+        return Ticket(stream=self.name, frame_id=self._last)
+
+
 class Streams:
     """Numbers the clients' streams. Pictures without a stream name share one; the least recent stream is forgotten.
 
@@ -48,3 +61,9 @@ class Streams:
             if len(self._known) > MAX_STREAMS:
                 self._known.popitem(last=False)
         return Ticket(stream=f"{self._gateway}/{number}", frame_id=last + 1)
+
+    def open(self) -> OpenStream:
+        """Return a stream for one connection; it is never forgotten while that lasts."""
+        with self._lock:
+            self._made += 1
+            return OpenStream(f"{self._gateway}/{self._made}")
