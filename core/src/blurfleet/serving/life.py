@@ -32,6 +32,10 @@ class RequestLife:
         left = self.left_s()
         return seconds if left is None else min(seconds, left)
 
+    def over(self) -> bool:
+        """Tell whether nobody waits any more."""
+        return self._gone or self.left_s() == 0.0
+
     def check(self) -> None:
         """Raise RequestEnded (ClientGone, DeadlineExceeded) where nobody waits any more."""
         if self._gone:

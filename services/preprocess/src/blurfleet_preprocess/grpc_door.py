@@ -43,24 +43,40 @@ class Slots:
     """Room for `workers` requests at once and `waiting` more. Safe for many threads."""
 
     def __init__(self, workers: int, waiting: int) -> None:
-        self._running = threading.BoundedSemaphore(workers)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._workers = workers
         self._limit = workers + waiting
         self._held = 0
+        self._running = 0
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold a slot while the block runs, waiting for it if need be. Raises Overloaded."""
-        with self._lock:
+    def one(self, life: RequestLife) -> Iterator[None]:
+        """Hold a slot while the block runs, waiting for it if need be. Raises Overloaded, RequestEnded."""
+        with self._changed:
             if self._held >= self._limit:
                 raise Overloaded(Reason.OVERLOADED, f"{self._held} requests are under way", fix="try again in a moment")
             self._held += 1
+        running = 0
         try:
-            with self._running:
-                yield
+            with life.ending(self._look_again):
+                running = self._begin(life)
+            yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._held -= 1
+                self._running -= running
+                self._changed.notify_all()
+
+    def _begin(self, life: RequestLife) -> int:
+        with self._changed:
+            self._changed.wait_for(lambda: self._running < self._workers or life.over(), life.left_s())
+            life.check()
+            self._running += 1
+        return 1
+
+    def _look_again(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 @dataclass(kw_only=True)
@@ -197,7 +213,7 @@ class GrpcDoor:
         else:
             context.add_callback(caller.life.hang_up)
         declared = headers.get("x-blurfleet-contract", "").strip()
-        with self._slots.one():
+        with self._slots.one(caller.life):
             answer = self._door.infer(caller, declared, message.model_name, message.model_version, request, client)
         if stream is None:
             context.set_trailing_metadata(tuple(answer_headers(answer).items()))
