@@ -32,10 +32,12 @@ from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
 from blurfleet_preprocess.settings import GatewaySettings
+from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.tracing import tracing_to
 from blurfleet_preprocess.work import Workers
 
+_UNREAD_MS = 60_000
 _GRACE_S = 10  # longer than two inferences in a row: requests under way at a stop are answered
 
 
@@ -58,7 +60,7 @@ def serve(settings: GatewaySettings) -> None:
             app = application(
                 settings, triton, frames, on_ready=lambda grpc: _announce(settings, address, grpc), way_in=way_in
             )
-            _run(app, listener, way_in)
+            _run(app, listener, way_in, settings.stream_frame_bytes)
         finally:
             frames.close()
             settings.address_file.unlink(missing_ok=True)
@@ -108,7 +110,13 @@ def application(
         evidence=settings.evidence,
     )
     ready = Readiness(gateway, cache_s=settings.ready_cache_s)
-    app = build_app(exchange, ready)
+    streams = StreamLimits(
+        at_once=settings.streams,
+        max_frame_bytes=settings.stream_frame_bytes,
+        idle_s=settings.stream_idle_s,
+        send_s=settings.stream_send_s,
+    )
+    app = build_app(exchange, ready, streams)
     grpc_door = GrpcDoor(exchange, ready, workers=settings.workers, waiting=settings.waiting)
 
     @contextlib.asynccontextmanager
@@ -145,6 +153,8 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Inherited by what is accepted: who leaves an answer unread this long is cut off, whatever waits to be flushed.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
     try:
         listener.bind((host, port))
         listener.listen(256)
@@ -159,7 +169,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(app: FastAPI, listener: socket.socket, way_in: Entrance) -> None:
+def _run(app: FastAPI, listener: socket.socket, way_in: Entrance, max_frame_bytes: int) -> None:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -167,6 +177,8 @@ def _run(app: FastAPI, listener: socket.socket, way_in: Entrance) -> None:
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=_GRACE_S,
+        ws_max_size=max_frame_bytes,
+        ws_per_message_deflate=False,  # pictures are packed already, and a small message could unpack into a large one
         ssl_context_factory=way_in.http_context_factory(),
     )
     # uvicorn raises the signal again once it has stopped cleanly; an orderly stop is not a death by signal.

@@ -42,6 +42,10 @@ class GatewaySettings(BaseSettings):
     client_at_once: int = Field(default=0, ge=0, description="requests of one client under way; 0 is no limit")
     trace_url: TraceUrl = Field(default="", description="OTLP/HTTP traces address of a collector; empty: no spans")
     trace_share: float = Field(default=1.0, ge=0, le=1, description="share of the traces that begin here which is sent")
+    streams: int = Field(default=32, ge=0, description="frame streams open at once; each holds three frames at most")
+    stream_frame_bytes: int = Field(default=8 << 20, gt=0, description="a WebSocket message that is larger closes it")
+    stream_idle_s: float = Field(default=30.0, gt=0, description="a stream without frames is closed after this")
+    stream_send_s: float = Field(default=10.0, gt=0, description="so long may a client leave an answer unread")
     frame_queue: int = Field(default=32, ge=1, description="samples kept for the agent; 0.4 MB each at 160x160")
 
     @property
