@@ -54,7 +54,7 @@ def serve(settings: GatewaySettings) -> None:
     listener = _listen(host, settings.gateway_port)
     port = listener.getsockname()[1]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with listener, TritonClient(settings.triton_grpc) as triton:
+    with listener, TritonClient(settings.triton_grpc, shared=settings.shared_memory()) as triton:
         frames = FrameSender(settings.frames_socket, settings.frame_queue)
         try:
             app = application(

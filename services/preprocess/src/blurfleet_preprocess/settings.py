@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blurfleet.serving.routing import ROUTING_FILE
+from blurfleet.serving.sharedtensors import SharedSettings
 from blurfleet.serving.trace import TraceUrl
 
 
@@ -19,6 +20,9 @@ class GatewaySettings(BaseSettings):
     node: str = Field(default="local", description="the node's name: in logs and in stream names")
     node_dir: Path = Field(description="the node folder: routing file, frame socket, gateway.json")
     triton_grpc: str = Field(description="host:port of this node's Triton")
+    triton_shared_memory: bool = Field(
+        default=True, description="share tensors with a Triton on loopback, not send them"
+    )
     gateway_host: str = Field(default="127.0.0.1", min_length=1, description="address that requests are taken on")
     gateway_port: int = Field(default=8090, ge=0, le=65535, description="0 takes a free one, written to gateway.json")
     gateway_grpc_port: int = Field(default=0, ge=0, le=65535, description="KServe v2 over gRPC; 0 takes a free one")
@@ -47,6 +51,11 @@ class GatewaySettings(BaseSettings):
     stream_idle_s: float = Field(default=30.0, gt=0, description="a stream without frames is closed after this")
     stream_send_s: float = Field(default=10.0, gt=0, description="so long may a client leave an answer unread")
     frame_queue: int = Field(default=32, ge=1, description="samples kept for the agent; 0.4 MB each at 160x160")
+
+    def shared_memory(self) -> SharedSettings | None:
+        """What is shared with Triton: a region for each worker of both protocols."""
+        owner = str(self.node_dir.absolute())
+        return SharedSettings(owner=owner, regions=2 * self.workers) if self.triton_shared_memory else None
 
     @property
     def routing_file(self) -> Path:

@@ -1,0 +1,163 @@
+"""Tensors through memory shared with the real Triton: the same answers, and nothing left behind by anybody's death."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from blurfleet.errors import EngineError
+from blurfleet.serving.sharedtensors import RETIRED_S, SharedSettings, SharedTensors
+from blurfleet.serving.triton import TritonClient, channel_to
+from blurfleet_cli.swap_bench import SwapBench
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SharedSettings:
+    return SharedSettings(owner=str(tmp_path), regions=3)
+
+
+@pytest.fixture
+def client(triton: SwapBench, settings: SharedSettings) -> Iterator[TritonClient]:
+    with TritonClient(triton.server.grpc_address, shared=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def stub(triton: SwapBench) -> Iterator[Any]:
+    with channel_to(triton.server.grpc_address) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def regions(stub: Any, settings: SharedSettings) -> list[str]:
+    status = stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest())
+    return sorted(name for name in status.regions if name.startswith(settings.prefix))
+
+
+def image(triton: SwapBench, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random((1, 3, triton.size, triton.size), dtype=np.float32)
+
+
+def check(triton: SwapBench, client: TritonClient, seed: int) -> None:
+    sent, engine = image(triton, seed), triton.engines[seed % 2]
+    answer = client.infer(engine.name, sent, timeout_s=10.0)
+    np.testing.assert_array_equal(answer.matte, sent[:, :1] * np.float32(engine.scale))
+
+
+def test_answers_are_those_that_bytes_bring_and_no_file_is_left_while_it_runs(
+    triton: SwapBench,
+    client: TritonClient,
+    settings: SharedSettings,
+    stub: Any,
+    shared_memory_of: Callable[[str], list[str]],
+) -> None:
+    for seed in range(6):
+        check(triton, client, seed)
+    assert len(regions(stub, settings)) == 1  # one after the other: one region serves them all
+    assert shared_memory_of(settings.prefix) == []
+    client.close()
+    assert regions(stub, settings) == []
+
+
+def test_requests_at_once_have_a_region_each_and_the_rest_send_bytes(
+    triton: SwapBench, client: TritonClient, settings: SharedSettings, stub: Any
+) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda seed: check(triton, client, seed), range(120)))
+    assert 1 <= len(regions(stub, settings)) <= settings.regions
+
+
+def test_a_triton_that_has_forgotten_the_regions_is_asked_with_bytes_and_then_shares_anew(
+    triton: SwapBench, client: TritonClient, settings: SharedSettings, stub: Any
+) -> None:
+    check(triton, client, 0)
+    (before,) = regions(stub, settings)
+    stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+    check(triton, client, 1)
+    check(triton, client, 2)
+    (after,) = regions(stub, settings)
+    assert after != before
+
+
+def test_a_region_whose_request_was_given_up_is_not_lent_again_until_triton_is_done(
+    stub: Any, settings: SharedSettings
+) -> None:
+    now = [0.0]
+    shared = SharedTensors(stub, settings, clock=lambda: now[0])
+    with shared.lent(4096) as given_up:
+        assert given_up is not None
+        given_up.sound = False
+    with shared.lent(4096) as second:
+        assert second is not None
+        assert second.name != given_up.name
+    assert regions(stub, settings) == sorted([given_up.name, second.name])
+    now[0] = RETIRED_S + 1
+    with shared.lent(4096):
+        assert regions(stub, settings) == [second.name]
+    shared.close()
+
+
+def test_a_deadline_that_passes_spoils_no_later_answer(triton: SwapBench, client: TritonClient) -> None:
+    check(triton, client, 0)
+    with pytest.raises(EngineError):
+        client.infer(triton.engines[0].name, image(triton, 9), timeout_s=0.0)
+    for seed in range(1, 4):
+        check(triton, client, seed)
+
+
+def test_a_larger_tensor_gets_a_larger_region(stub: Any, settings: SharedSettings) -> None:
+    shared = SharedTensors(stub, settings)
+    for size in (4096, 8192, 4096):
+        with shared.lent(size) as region:
+            assert region is not None
+            assert region.half >= size
+    assert len(regions(stub, settings)) == 1
+    shared.close()
+
+
+@pytest.mark.parametrize("blocked", ["no folder", "other memory"])
+def test_where_nothing_can_be_shared_bytes_are_sent(triton: SwapBench, tmp_path: Path, blocked: str) -> None:
+    folder = tmp_path / "missing" if blocked == "no folder" else tmp_path
+    shared = SharedSettings(owner="x", folder=folder)
+    with TritonClient(triton.server.grpc_address, shared=shared) as client:
+        for seed in range(4):
+            check(triton, client, seed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_killed_leaves_no_file_and_the_next_one_lets_go_of_its_regions(
+    triton: SwapBench, settings: SharedSettings, stub: Any, shared_memory_of: Callable[[str], list[str]]
+) -> None:
+    program = f"""
+import numpy as np
+from blurfleet.serving.sharedtensors import SharedSettings
+from blurfleet.serving.triton import TritonClient
+client = TritonClient({triton.server.grpc_address!r}, shared=SharedSettings(owner={settings.owner!r}))
+client.infer({triton.engines[0].name!r}, np.ones((1, 3, {triton.size}, {triton.size}), np.float32), timeout_s=10)
+print("asked", flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "asked"
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+    assert shared_memory_of(settings.prefix) == []
+    (left,) = regions(stub, settings)
+    stray = Path("/dev/shm") / f"{settings.prefix}stray"
+    stray.write_bytes(b"of a death while registering")
+    with TritonClient(triton.server.grpc_address, shared=settings) as client:
+        check(triton, client, 0)
+        (own,) = regions(stub, settings)
+    assert own != left
+    assert shared_memory_of(settings.prefix) == []
