@@ -76,7 +76,7 @@ class _Counted(SpanExporter):
         self._count("Failed" if lost else "Exported", len(spans))
         if lost is not self._lost:
             self._lost = lost
-            self._log.warning("spans.lost" if lost else "spans.exported again", spans=len(spans))
+            self._log.warning("spans.lost" if lost else "spans.back", spans=len(spans))
         return result
 
     def shutdown(self) -> None:
