@@ -28,7 +28,10 @@ from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
+from blurfleet_preprocess.server import Server, Stop
+from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams, Ticket
+from blurfleet_preprocess.wire import WireLimits, wire_of
 from blurfleet_preprocess.work import Workers
 
 SIZE = 32
@@ -202,9 +205,10 @@ def caller() -> Caller:
 
 
 @contextlib.contextmanager
-def http(app: FastAPI) -> Iterator[httpx.Client]:
+def http(app: FastAPI, limits: WireLimits | None = None) -> Iterator[httpx.Client]:
     """Serve `app` on a free loopback port by the server that production uses."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    config = uvicorn.Config(app, http=wire_of(limits or WireLimits()), log_config=None, lifespan="on")
+    server = Server(config, Stop(), 0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -230,6 +234,8 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
         held_body_bytes: int = 1 << 24,
         body_grace_s: float = 10.0,
         evidence: bool = True,
+        streams: StreamLimits | None = None,
+        wire: WireLimits | None = None,
     ) -> contextlib.AbstractContextManager[httpx.Client]:
         exchange = Exchange(
             gateway=rig.gateway,
@@ -240,7 +246,7 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
             bodies=Bodies(BodyLimits(held_bytes=held_body_bytes, grace_s=body_grace_s)),
             evidence=evidence,
         )
-        return http(build_app(exchange, Readiness(rig.gateway, cache_s=60)))
+        return http(build_app(exchange, Readiness(rig.gateway, cache_s=60), streams), wire)
 
     return over
 

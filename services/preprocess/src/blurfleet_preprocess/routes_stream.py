@@ -57,7 +57,7 @@ def routes(exchange: Exchange, limits: StreamLimits | None = None) -> APIRouter:
             code = TRY_LATER if isinstance(error, Overloaded) else POLICY
             await _turned_away(socket, mine, Ending(code=code, error=error), bounds)
             return
-        except (WebSocketDisconnect, KeyError):
+        except WebSocketDisconnect:
             return
         open_now.add(mine.name)
         gauge.set(len(open_now))
@@ -94,12 +94,16 @@ def same_origin(headers: Headers) -> bool:
 
 
 async def _greeted(socket: WebSocket, exchange: Exchange, limits: StreamLimits) -> tuple[Hello, Look]:
-    """Return the client's hello. Raises InvalidInput, WebSocketDisconnect, KeyError (bytes come first)."""
+    """Return the client's hello and the look it asks for. Raises InvalidInput, WebSocketDisconnect."""
     try:
         async with asyncio.timeout(limits.idle_s):
-            message = asked(await socket.receive_text())
+            received = await socket.receive()
     except TimeoutError:
         raise InvalidInput(Reason.IDLE_TIMEOUT, f"no hello for {limits.idle_s:g} s", where="stream") from None
+    if received["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(received["code"])
+    text = received.get("text")
+    message = asked(text) if text is not None else None
     if not isinstance(message, Hello):
         raise InvalidInput(Reason.INVALID_REQUEST, "a stream begins with a hello", where="stream")
     if message.alias not in ("", exchange.gateway.alias):
