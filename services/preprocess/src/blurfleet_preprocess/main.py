@@ -31,10 +31,12 @@ from blurfleet_preprocess.grpc_door import GrpcDoor
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
+from blurfleet_preprocess.server import Server, Stop
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.tracing import tracing_to
+from blurfleet_preprocess.wire import WireLimits, wire_of
 from blurfleet_preprocess.work import Workers
 
 _UNREAD_MS = 60_000
@@ -46,7 +48,7 @@ def serve(settings: GatewaySettings) -> None:
 
     It holds {schemaVersion, address, grpc_address, pid}. Raises NodeError (PortInUse, UnreadableFile, DoorUnguarded).
     """
-    way_in = entrance(settings)
+    way_in, stop = entrance(settings), Stop()
     routing = RoutingReader(settings.routing_file)
     log_json(service="gateway", node=settings.node, also=lambda: served_model(routing, settings.alias))
     log_libraries(quiet=("opentelemetry",))  # the exporter's complaints are counted and said once
@@ -58,9 +60,14 @@ def serve(settings: GatewaySettings) -> None:
         frames = FrameSender(settings.frames_socket, settings.frame_queue)
         try:
             app = application(
-                settings, triton, frames, on_ready=lambda grpc: _announce(settings, address, grpc), way_in=way_in
+                settings,
+                triton,
+                frames,
+                on_ready=lambda grpc: _announce(settings, address, grpc),
+                way_in=way_in,
+                stopping=stop.begun,
             )
-            _run(app, listener, way_in, settings.stream_frame_bytes)
+            _run(app, listener, way_in, settings, stop)
         finally:
             frames.close()
             settings.address_file.unlink(missing_ok=True)
@@ -82,6 +89,7 @@ def application(
     *,
     on_ready: Callable[[str], None] = lambda _: None,
     way_in: Entrance | None = None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> FastAPI:
     """Return the application over a real Triton and a real frame socket; its lifespan owns the worker threads."""
     metrics = GatewayMetrics(CollectorRegistry())
@@ -109,7 +117,7 @@ def application(
         longest_s=settings.request_timeout_s,
         evidence=settings.evidence,
     )
-    ready = Readiness(gateway, cache_s=settings.ready_cache_s)
+    ready = Readiness(gateway, cache_s=settings.ready_cache_s, stopping=stopping)
     streams = StreamLimits(
         at_once=settings.streams,
         max_frame_bytes=settings.stream_frame_bytes,
@@ -169,22 +177,23 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(app: FastAPI, listener: socket.socket, way_in: Entrance, max_frame_bytes: int) -> None:
+def _run(app: FastAPI, listener: socket.socket, way_in: Entrance, settings: GatewaySettings, stop: Stop) -> None:
     config = uvicorn.Config(
         app,
+        http=wire_of(WireLimits(connections=settings.max_connections, header_s=settings.header_timeout_s)),
         log_config=None,
         access_log=False,
         server_header=False,
         lifespan="on",
         timeout_graceful_shutdown=_GRACE_S,
-        ws_max_size=max_frame_bytes,
+        ws_max_size=settings.stream_frame_bytes,
         ws_per_message_deflate=False,  # pictures are packed already, and a small message could unpack into a large one
         ssl_context_factory=way_in.http_context_factory(),
     )
     # uvicorn raises the signal again once it has stopped cleanly; an orderly stop is not a death by signal.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, stop, settings.drain_s).run(sockets=[listener])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

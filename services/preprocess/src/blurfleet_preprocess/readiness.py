@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from blurfleet.errors import EngineError
+from blurfleet.errors import EngineError, NodeError
 from blurfleet.reasons import Reason
 from blurfleet_preprocess.dataplane import Gateway
 
@@ -18,8 +18,16 @@ from blurfleet_preprocess.dataplane import Gateway
 class Readiness:
     """Remembers the last good probe for `cache_s` seconds; a bad one is asked again at once."""
 
-    def __init__(self, gateway: Gateway, *, cache_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        cache_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._gateway = gateway
+        self._stopping = stopping
         self._cache_s = cache_s
         self._clock = clock
         self._lock = threading.Lock()
@@ -29,8 +37,12 @@ class Readiness:
         """Return who serves: engine, epoch, and the epoch that the alias itself answered.
 
         Raises EngineError (NodeSuspect where the node is drained: requests that come all the same are still answered),
-        NodeError.
+        NodeError (Draining: the process is about to end).
         """
+        if self._stopping():
+            raise NodeError(
+                Reason.DRAINING, "about to stop", where=self._gateway.alias, fix="ask another node; this one comes back"
+            )
         if self._gateway.snapshot().route.drained:
             raise EngineError(
                 Reason.NODE_SUSPECT,

@@ -34,6 +34,11 @@ class GatewaySettings(BaseSettings):
     held_body_bytes: int = Field(default=256 << 20, gt=0, description="all bodies together; beyond it is answered 503")
     body_grace_s: float = Field(default=10.0, gt=0, description="a body takes this long, and a second per 16 KiB")
     request_timeout_s: float = Field(default=60.0, gt=0, description="one request in all; clients may ask for less")
+    max_connections: int = Field(
+        default=512, ge=1, description="HTTP connections; beyond it the longest idle is closed"
+    )
+    header_timeout_s: float = Field(default=10.0, gt=0, description="seconds until a request's header must be whole")
+    drain_s: float = Field(default=0.0, ge=0, description="seconds between not ready and no new connections at a stop")
     evidence: bool = Field(default=True, description="false: no picture of any client is kept as evidence")
     workers: int = Field(default=8, ge=1, description="requests worked on at once; Triton queues their inferences")
     waiting: int = Field(default=32, ge=0, description="requests that may wait for a worker; more are answered 503")
