@@ -29,6 +29,7 @@ from blurfleet_agent.ballast import Ballast
 from blurfleet_agent.evidence_files import EvidenceFiles
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.frame_figures import Compared
+from blurfleet_agent.guard_spans import GuardSpans
 from blurfleet_agent.guarding import Guarding, _restored, keep
 from blurfleet_agent.journal import Journal, parse
 from blurfleet_agent.journal_records import AliasState
@@ -70,7 +71,7 @@ POLICY = GuardPolicy(
 class OneNode:
     """A guarded model on real files; `answers` stands in for the engines of a Triton."""
 
-    def __init__(self, folder: Path, watch: Watch) -> None:
+    def __init__(self, folder: Path, watch: Watch, spans: GuardSpans | None = None) -> None:
         self.answers: dict[str, Array | Exception] = {e.engine: SCENE for e in (A, B, C, C32)}
         self.asked: list[str] = []
         self.told: list[Told] = []
@@ -104,7 +105,9 @@ class OneNode:
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry, node="orin-0", device_class="jetson-orin")
         self.evidence = EvidenceFiles(settings, metrics, clock=lambda: self.now)
-        desk = TripDesk(swapper=self.swapper, journal=self.journal, metrics=metrics, keeper=self.evidence)
+        desk = TripDesk(
+            swapper=self.swapper, journal=self.journal, metrics=metrics, keeper=self.evidence, spans=spans
+        )
         self.watch = watch
         self.guarding = Guarding(
             watch,
@@ -116,6 +119,7 @@ class OneNode:
             kept_frames=8,
             now=self.now,
             wall=lambda: self.now + self.set_by,
+            spans=spans,
         )
         self.guarding.follow(watch, self.now)
         self._frame = 0

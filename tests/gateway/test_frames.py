@@ -362,3 +362,14 @@ def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
     with pytest.raises(NodeError):
         FrameReceiver(path)
     assert path.read_text() == "mine"
+
+
+def test_a_frame_carries_its_requests_span_and_one_of_a_gateway_of_before_carries_none() -> None:
+    message = packed(replace(sample(), trace_id="4bf92f3577b34da6a3ce929d0e0e4736", span_id="00f067aa0ba902b7"))
+    header_bytes, _ = framecodec.lengths(message[: framecodec.PREFIX.size])
+    header = message[framecodec.PREFIX.size :][:header_bytes]
+    arrays = message[framecodec.PREFIX.size + header_bytes :]
+    assert framecodec.decode(header, arrays).span_id == "00f067aa0ba902b7"
+    before = header.replace(b'"span_id":"00f067aa0ba902b7",', b"")
+    assert before != header
+    assert framecodec.decode(before, arrays).span_id == ""

@@ -72,6 +72,7 @@ class Metrics:
         self._evidence = Counter(
             "blurfleet_evidence_unwritten", "Verdicts whose evidence could not be kept.", ("node",), registry=registry
         )
+        self._spans = Counter("blurfleet_spans", "Spans, by what became of them.", ("outcome",), registry=registry)
         self._unsynced.labels(node).set(0)
         self._evidence.labels(node)  # a counter that is born at 1 has no increase to alert on
 
@@ -101,6 +102,10 @@ class Metrics:
             self._max_abs.labels(*self._labels, model).set(max_abs)
         if deer is not None and not math.isnan(deer):
             self._deer.labels(*self._labels, model).observe(min(deer, DEER_CEILING))
+
+    def spans(self, outcome: str, spans: int) -> None:
+        """Count spans that were Exported, Failed or Dropped."""
+        self._spans.labels(outcome).inc(spans)
 
     def stability(self, model: str, share: float | None) -> None:
         """Set the stability score; None (no sample yet) leaves it unset."""

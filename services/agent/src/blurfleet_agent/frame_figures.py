@@ -26,7 +26,7 @@ Figures = dict[MetricName, float | None]
 class Compared:
     """One frame compared at `at` (seconds): mattes, the guard's sample, the device seconds it took, `oracle` if asked.
 
-    `before` is the guard's state that the sample was stepped from.
+    `before` is the guard's state that the sample was stepped from, `span_id` the request's span where it is traced.
     """
 
     sample: Sample
@@ -37,6 +37,7 @@ class Compared:
     at: float
     before: GuardState
     evidence_allowed: bool = True
+    span_id: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -115,6 +116,7 @@ def compare(
         at=now,
         before=before,
         evidence_allowed=frame.evidence_allowed,
+        span_id=frame.span_id,
     )
 
 

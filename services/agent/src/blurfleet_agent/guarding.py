@@ -20,6 +20,7 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.framecodec import FrameKind, FrameSample
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.frame_figures import Compared, Infer, compare
+from blurfleet_agent.guard_spans import GuardSpans
 from blurfleet_agent.journal_records import AliasState
 from blurfleet_agent.sampling import Budget, choose, learn
 from blurfleet_agent.swap import Swapper
@@ -57,6 +58,7 @@ class Guarding:
         kept_frames: int,
         now: float,
         wall: Callable[[], float] = time.time,
+        spans: GuardSpans | None = None,
     ) -> None:
         self.watch = watch
         self._swapper = swapper
@@ -66,6 +68,7 @@ class Guarding:
         self._tell = tell
         self._log = structlog.get_logger("blurfleet.guard").bind(model=watch.alias)
         self._wall = wall
+        self._spans = spans or GuardSpans()
         self._judged = as_judged(watch)
         self._live = _restored(watch, swapper.journal_of(watch.alias), now, wall())
         self._shadow = GuardState()
@@ -302,6 +305,15 @@ class Guarding:
             deer=figures.get("DEER"),
             now=self._wall(),
             figures=figures,
+        )
+        self._spans.verdict(
+            found,
+            {
+                "blurfleet.model": self.watch.alias,
+                "blurfleet.source": source,
+                "blurfleet.verdict": verdict,
+                "blurfleet.reason": action.reason.value,
+            },
         )
 
 

@@ -24,6 +24,7 @@ from blurfleet.api.capabilities import Capability
 from blurfleet.api.nodeengine import NodeFacts
 from blurfleet.artifacts import Location, fetchers
 from blurfleet.errors import NodeError
+from blurfleet.logs import log_libraries
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameReceiver
 from blurfleet.serving.routing import read_routing
@@ -39,6 +40,7 @@ from blurfleet_agent.device_memory import DeviceMemory, device_memory
 from blurfleet_agent.engines import Engines
 from blurfleet_agent.evidence_files import EvidenceFiles
 from blurfleet_agent.exporter import Metrics, MetricsServer
+from blurfleet_agent.guard_spans import guard_spans_to
 from blurfleet_agent.guard_thread import GuardThread
 from blurfleet_agent.guarding import Guarding
 from blurfleet_agent.health import STUCK_S, Health
@@ -70,6 +72,7 @@ def run_agent(settings: AgentSettings, *, store: Store | None = None, crash: Cra
     folder or the metrics port cannot be used.
     """
     log_as_json()
+    log_libraries(quiet=("opentelemetry",))  # the exporter's complaints are counted and said once
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -173,7 +176,9 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
         node.metrics_address = server.address
         node.store = store
         evidence.on_lost = node.lose_evidence
-        desk = TripDesk(swapper=swapper, journal=journal, metrics=metrics, keeper=evidence)
+        spans = guard_spans_to(settings, metrics)
+        stack.callback(spans.close)
+        desk = TripDesk(swapper=swapper, journal=journal, metrics=metrics, keeper=evidence, spans=spans)
 
         def guarding(watch: Watch, now: float) -> Guarding:
             return Guarding(
@@ -185,6 +190,7 @@ def agent(settings: AgentSettings, *, store: Store, crash: CrashPoint = no_crash
                 tell=node.tell,
                 kept_frames=settings.evidence_frames,
                 now=now,
+                spans=spans,
             )
 
         guard = GuardThread(

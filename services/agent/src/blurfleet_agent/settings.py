@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
+from blurfleet.serving.trace import TraceUrl
 
 MIB = 1 << 20
 # In the node folder, written by whoever starts Triton: names of its libraries and packages, one a line.
@@ -78,6 +79,8 @@ class AgentSettings(BaseSettings):
     heartbeat_s: float | None = Field(
         default=None, gt=0, description="status is written at least this often: 10 s, or 300 s where a Lease beats"
     )
+
+    trace_url: TraceUrl = Field(default="", description="OTLP/HTTP traces address of a collector; empty: no spans")
 
     memory_reserve_bytes: int = Field(default=256 * MIB, ge=0, description="left free whatever is loaded")
     storage_reserve_bytes: int = Field(default=64 * MIB, ge=0, description="left free on the node folder's disk")

@@ -14,6 +14,7 @@ from blurfleet.quality.state import GuardAction, LatchKind, Trip
 from blurfleet.serving.routing import RoutedEngine
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.frame_figures import Compared, Infer, answered
+from blurfleet_agent.guard_spans import GuardSpans
 from blurfleet_agent.journal import Journal
 from blurfleet_agent.journal_records import Latch, Latched, Tripped
 from blurfleet_agent.swap import SwapOrder, Swapper
@@ -44,11 +45,20 @@ class TripNote:
 class TripDesk:
     """Acts on trips of all models of a node."""
 
-    def __init__(self, *, swapper: Swapper, journal: Journal, metrics: Metrics, keeper: Keeper) -> None:
+    def __init__(
+        self,
+        *,
+        swapper: Swapper,
+        journal: Journal,
+        metrics: Metrics,
+        keeper: Keeper,
+        spans: GuardSpans | None = None,
+    ) -> None:
         self._swapper = swapper
         self._journal = journal
         self._metrics = metrics
         self._keeper = keeper
+        self._spans = spans or GuardSpans()
         self._log = structlog.get_logger("blurfleet.trips")
 
     def live(self, watch: Watch, action: GuardAction, frames: tuple[Compared, ...], now: float) -> TripNote | None:
@@ -81,9 +91,11 @@ class TripDesk:
             trip=trip,
             instead_of=primary.digest,
         )
-        result = self._swapper.swap(order)
-        if result is None:
-            return None
+        with self._spans.swap(led_to(found, frames), _swap_facts(watch, found, order)) as span:
+            result = self._swapper.swap(order)
+            if result is None:
+                return None
+            span.set_attributes({"blurfleet.epoch": result.epoch, "blurfleet.swap_ms": result.swap_ms})
         self._metrics.swapped(watch.alias, seconds=result.swap_ms / 1e3, epoch=result.epoch)
         self._metrics.tripped(watch.alias, found.reason, swapped=True)
         trip = trip.model_copy(update={"epoch": result.epoch, "swap_ms": result.swap_ms})
@@ -175,3 +187,20 @@ class TripDesk:
             latched=True,
             evidence=self._keeper.place(stage, watch.alias, engine.digest, found.reason, now),
         )
+
+
+def led_to(found: Trip, frames: tuple[Compared, ...]) -> tuple[Compared, ...]:
+    """Return the valid frames of the trip's stream from its first breach to the one that completed it."""
+    stream = [frame for frame in frames if frame.sample.stream == found.stream and frame.sample.valid]
+    return tuple(stream[-max(1, found.frames_to_detect) :])
+
+
+def _swap_facts(watch: Watch, found: Trip, order: SwapOrder) -> dict[str, str]:
+    return {
+        "blurfleet.model": watch.alias,
+        "blurfleet.reason": found.reason.value,
+        "blurfleet.digest": order.to.digest,
+        "blurfleet.engine": order.to.engine,
+        "blurfleet.role": order.role,
+        "blurfleet.instead_of": order.instead_of or "",
+    }
