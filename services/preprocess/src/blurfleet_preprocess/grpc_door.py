@@ -27,6 +27,7 @@ from blurfleet_preprocess.access import ANYONE, is_local
 from blurfleet_preprocess.exchange import Exchange, answer_headers, answer_parameters
 from blurfleet_preprocess.problems import Overloaded, status_of
 from blurfleet_preprocess.readiness import Readiness
+from blurfleet_preprocess.stages import Stages
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 
 SERVICE = "inference.GRPCInferenceService"
@@ -201,23 +202,33 @@ class GrpcDoor:
             yield client
 
     def _infer(self, message: Any, context: Any, client: str, *, stream: _Stream | None = None) -> Any:
-        started, headers = time.perf_counter(), _metadata(context)
+        headers = _metadata(context)
         if stream is not None:
             headers.setdefault("x-blurfleet-stream", stream.name)
+        with self._exchange.tracing.request(headers, {"rpc.system": "grpc", "rpc.method": "ModelInfer"}) as stages:
+            return self._answered(message, context, client, headers, stages, stream)
+
+    def _answered(
+        self, message: Any, context: Any, client: str, headers: dict[str, str], stages: Stages, stream: _Stream | None
+    ) -> Any:
+        started = time.perf_counter()
         request = v2_grpc.read_request(message)
         if request.region is not None or not isinstance(request.sent.data, bytes):
             _require_local(context)
-        caller = self._exchange.caller(headers, transport_s=context.time_remaining())
+        caller = self._exchange.caller(headers, stages, transport_s=context.time_remaining())
         if stream is not None:
             stream.life = caller.life
         else:
             context.add_callback(caller.life.hang_up)
         declared = headers.get("x-blurfleet-contract", "").strip()
+        queued = time.perf_counter()
         with self._slots.one(caller.life):
+            stages.waited("queue", time.perf_counter() - queued)
             answer = self._door.infer(caller, declared, message.model_name, message.model_version, request, client)
+        stages.seconds["total"] = time.perf_counter() - started
+        stages.observe(self._exchange.metrics)
         if stream is None:
             context.set_trailing_metadata(tuple(answer_headers(answer).items()))
-        self._exchange.metrics.seconds.labels("total").observe(time.perf_counter() - started)
         self._exchange.metrics.requests.labels("200").inc()
         return v2_grpc.response_of(answer, request, self._door.gateway.alias, answer_parameters(answer))
 
