@@ -22,6 +22,7 @@ from typing import Any, cast
 import cv2
 import numpy as np
 import numpy.typing as npt
+import simplejpeg
 from PIL import Image
 
 from blurfleet.api.contract import ContractSpec
@@ -121,6 +122,8 @@ def _admit(header: ImageHeader, spec: ContractSpec) -> None:
 def _stored(data: bytes, header: ImageHeader) -> tuple[Any, Any]:
     """Return (RGB [H,W,3] uint8 or uint16 as stored, alpha [H,W] of the same type or None)."""
     plain = header.format == "JPEG"
+    if plain and (whole := _sound_jpeg(data, header)) is not None:
+        return whole, None
     mode = (cv2.IMREAD_COLOR_RGB if plain else cv2.IMREAD_UNCHANGED) | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image: Any = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), mode)
@@ -138,6 +141,21 @@ def _stored(data: bytes, header: ImageHeader) -> tuple[Any, Any]:
     if image.shape[2] == 4:
         return cv2.cvtColor(image, cv2.COLOR_BGRA2RGB), image[..., 3]
     return (image if plain else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)), None
+
+
+def _sound_jpeg(data: bytes, header: ImageHeader) -> Any:
+    """Return the pixels of a JPEG without any fault, None where OpenCV has to say what becomes of it.
+
+    The very bytes that OpenCV decodes to (both are libjpeg-turbo with the accurate DCT and smooth chroma), in half the
+    time: OpenCV's is built without its vector code.
+    """
+    if header.mode == "CMYK":
+        return None
+    try:
+        rgb: Any = simplejpeg.decode_jpeg(data, colorspace="RGB", fastdct=False, fastupsample=False, strict=True)
+    except ValueError:
+        return None
+    return rgb if rgb.shape == (header.height, header.width, 3) else None
 
 
 def _composite(colour: Any, alpha: Any, background: tuple[int, int, int]) -> Any:
