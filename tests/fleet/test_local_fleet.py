@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from blurfleet.cache import cache_dir
-from blurfleet.errors import NodeError
+from blurfleet.errors import InvalidInput, NodeError
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_cli.fleet.local import LocalFleet
 
@@ -57,6 +57,12 @@ def test_up_on_a_running_fleet_changes_nothing(fleet: LocalFleet) -> None:
     before = running(fleet)
     assert fleet.up() == fleet.plan
     assert running(fleet) == before
+
+
+def test_a_running_fleet_is_not_given_other_settings_in_silence(fleet: LocalFleet) -> None:
+    with pytest.raises(InvalidInput, match="blurfleet down"):
+        fleet.up(environment={"BLURFLEET_TRACE_URL": "http://127.0.0.1:4318/v1/traces"})
+    assert "BLURFLEET_TRACE_URL" not in fleet.plan.environment
 
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS))

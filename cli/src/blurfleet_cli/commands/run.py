@@ -16,6 +16,7 @@ from blurfleet.api.kinds import invalid
 from blurfleet.cache import cache_dir
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
+from blurfleet.serving.trace import TraceUrl
 from blurfleet.store.folder import FolderStore
 from blurfleet_cli.fleet.keeper import die_with_parent
 
@@ -40,7 +41,7 @@ class TritonProcessSettings(BaseSettings):
     triton_http_port: int
     triton_grpc_port: int
     triton_metrics_port: int
-    trace_url: str | None = Field(default=None, description="OTLP/HTTP traces address; absent: no tracing")
+    trace_url: TraceUrl = Field(default="", description="OTLP/HTTP traces address of a collector; empty: no spans")
 
 
 def _settings(kind: type[BaseSettings]) -> Any:
@@ -118,7 +119,7 @@ def triton() -> None:
         key=read_key(chosen.triton_key_file),
         ports=ports,
         shm_prefix=new_shm_prefix(),
-        trace_url=chosen.trace_url,
+        trace_url=chosen.trace_url or None,
         service_name=f"triton-{chosen.node}",
     )
     environment = ensure_environment(cache_dir())

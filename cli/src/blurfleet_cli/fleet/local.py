@@ -21,7 +21,7 @@ from blurfleet.api.base import API_VERSION
 from blurfleet.api.kinds import parse_resource
 from blurfleet.cache import cache_dir
 from blurfleet.deadline import came_true
-from blurfleet.errors import NodeError
+from blurfleet.errors import InvalidInput, NodeError
 from blurfleet.reasons import Reason
 from blurfleet.store.atomic import write_atomic
 from blurfleet.store.folder import FolderStore
@@ -69,8 +69,19 @@ class LocalFleet:
     def up(
         self, *, environment: Mapping[str, str] | None = None, tell: Callable[[str], None] = lambda _: None
     ) -> FleetPlan:
-        """Prepare folders, objects and the Triton environment, start everything, return once processes are started."""
+        """Prepare folders, objects and the Triton environment, start everything, return once processes are started.
+
+        `environment` is for every process, and kept for later starts. Raises InvalidInput where a fleet runs that was
+        started with another.
+        """
         if self.running():
+            if not (environment or {}).items() <= self.plan.environment.items():
+                raise InvalidInput(
+                    Reason.INVALID_REQUEST,
+                    "the fleet runs with other settings",
+                    where=str(self.root),
+                    fix="run `blurfleet down` first",
+                )
             return self.plan
         tell("preparing the Triton environment")
         ensure_environment(cache_dir(), progress=tell)
@@ -149,9 +160,10 @@ class LocalFleet:
                 write_atomic(folder / "control.key", new_key().encode(), mode=0o600)
             self._register(name, device_class)
         path = self.root / "fleet.json"
-        if not path.exists():
-            write_atomic(path, _new_plan(self._nodes, environment).model_dump_json(by_alias=True, indent=1).encode())
-        return self.plan
+        plan = self.plan if path.exists() else _new_plan(self._nodes)
+        plan = plan.model_copy(update={"environment": {**plan.environment, **environment}})
+        write_atomic(path, plan.model_dump_json(by_alias=True, indent=1).encode())
+        return plan
 
     def _register(self, name: str, device_class: str) -> None:
         body = {"apiVersion": API_VERSION, "kind": "NodeEngine", "metadata": {"name": name}}
@@ -160,7 +172,7 @@ class LocalFleet:
             self.store.apply(parse_resource({**body, "spec": {"deviceClass": device_class}}))
 
 
-def _new_plan(chosen: tuple[tuple[str, str], ...], environment: Mapping[str, str]) -> FleetPlan:
+def _new_plan(chosen: tuple[tuple[str, str], ...]) -> FleetPlan:
     ports = free_ports(_PORTS_PER_NODE * len(chosen))
     nodes = []
     for index, (name, device_class) in enumerate(chosen):
@@ -178,4 +190,4 @@ def _new_plan(chosen: tuple[tuple[str, str], ...], environment: Mapping[str, str
         )
     # A Unix socket's path must stay below 108 bytes, wherever the fleet's folder lies.
     socket_dir = tempfile.mkdtemp(prefix="blurfleet-")
-    return FleetPlan(nodes=tuple(nodes), socket=f"{socket_dir}/supervisor.sock", environment=dict(environment))
+    return FleetPlan(nodes=tuple(nodes), socket=f"{socket_dir}/supervisor.sock")

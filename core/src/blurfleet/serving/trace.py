@@ -1,28 +1,27 @@
-"""W3C trace context: which `traceparent` and `tracestate` headers are continued, and what is sent on."""
+"""W3C trace context as text: which `traceparent` headers are valid, and where spans may be sent."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from pydantic import AfterValidator
 
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
-MAX_STATE_CHARACTERS = 512  # what W3C asks every party to be able to pass on; longer lists are dropped whole
+_UNFIT = re.compile(r"""[\s"'\\]""")  # it goes into command lines and supervisors' files
 
 
-def _collector(value: str) -> str:
+def collector(value: str) -> str:
+    """Return a collector's address as it is, or empty. Raises ValueError for what is neither."""
     parts = urlsplit(value)
-    if value and (parts.scheme not in ("http", "https") or not parts.hostname):
+    if value and (parts.scheme not in ("http", "https") or not parts.hostname or _UNFIT.search(value)):
         raise ValueError("not an http or https address, such as http://collector:4318/v1/traces")
     return value
 
 
-TraceUrl = Annotated[str, AfterValidator(_collector)]
+TraceUrl = Annotated[str, AfterValidator(collector)]
 """A collector's OTLP/HTTP address for traces, path included; empty for none."""
 
 
@@ -54,32 +53,3 @@ def parse_traceparent(value: str | None) -> TraceParent | None:
     if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not parent_id.strip("0"):
         return None
     return TraceParent(trace_id=trace_id, parent_id=parent_id, flags=flags, sampled=bool(int(flags, 16) & 1))
-
-
-def remote_parent(headers: Mapping[str, str]) -> SpanContext | None:
-    """Return the span that (lower-case) `headers` or gRPC metadata continue, None where a new trace begins.
-
-    A `tracestate` that breaks the rules is dropped, and the parent kept.
-    """
-    parent = parse_traceparent(headers.get("traceparent"))
-    if parent is None:
-        return None
-    state = headers.get("tracestate", "")
-    return SpanContext(
-        trace_id=int(parent.trace_id, 16),
-        span_id=int(parent.parent_id, 16),
-        is_remote=True,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED if parent.sampled else TraceFlags.DEFAULT),
-        trace_state=TraceState.from_header([state] if len(state) <= MAX_STATE_CHARACTERS else []),
-    )
-
-
-def forwarded(context: SpanContext) -> dict[str, str]:
-    """Return the gRPC metadata (lower-case keys) that make a server's spans children of `context`.
-
-    Empty where the trace is not sampled: Triton traces every request that carries a context, whatever its flags say.
-    """
-    if not context.is_valid or not context.trace_flags.sampled:
-        return {}
-    headers = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
-    return headers | ({"tracestate": context.trace_state.to_header()} if context.trace_state else {})

@@ -11,7 +11,7 @@ from opentelemetry.trace import Link, NoOpTracer, Span, StatusCode, Tracer
 
 from blurfleet.check import finite_json
 from blurfleet.errors import BlurfleetError
-from blurfleet.serving.trace import remote_parent
+from blurfleet.serving.propagation import remote_parent
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.frame_figures import Compared
 from blurfleet_agent.settings import AgentSettings

@@ -16,8 +16,8 @@ from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameKind, FrameSample
 from blurfleet.serving.life import RequestLife
+from blurfleet.serving.propagation import forwarded
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
-from blurfleet.serving.trace import forwarded
 from blurfleet.serving.triton import InferResult
 from blurfleet_preprocess.input_windows import InputWindows
 from blurfleet_preprocess.metrics import GatewayMetrics

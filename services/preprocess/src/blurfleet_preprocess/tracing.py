@@ -22,7 +22,7 @@ from opentelemetry.trace import (
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from blurfleet.serving.trace import remote_parent
+from blurfleet.serving.propagation import remote_parent
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.stages import Attributes, Stages, failed, unsampled_context
