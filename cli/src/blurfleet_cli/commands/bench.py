@@ -61,6 +61,26 @@ def metrics(as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--pairs", type=click.IntRange(min=1), default=300, show_default=True, help="Calls each way, in turns.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def door(pairs: int, as_json: bool) -> None:
+    """Send a ready 1.2 MB tensor through the gateway, and by a bare tritonclient call to the same engine, in turns.
+
+    Example: blurfleet bench door --pairs 300 --json
+    """
+    from blurfleet_cli import door_bench
+
+    report = door_bench.run(pairs=pairs, progress=_tell)
+    if as_json:
+        click.echo(dumps(report))
+        return
+    for way, figures in ((k, v) for k, v in report.items() if isinstance(v, dict)):
+        click.echo(way)
+        show_figures({f"  {name}": value for name, value in figures.items()})
+    click.echo(f"load average before: {report['load_average']} on {report['cpus']} CPUs")
+
+
+@bench.command()
 @click.option("--nodes", default="100,1000", show_default=True, help="Fleet sizes, comma-separated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 def scale(nodes: str, as_json: bool) -> None:
