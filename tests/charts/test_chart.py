@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import helm_python
@@ -14,6 +15,8 @@ from tests.charts.rendering import CHART, ROOT, of, pods, render
 
 from blurfleet.api.nodeengine import DEVICE_CLASSES
 from blurfleet_agent.settings import AgentSettings
+from blurfleet_agent.tritoncommand import Ports, TritonSettings, server_command
+from blurfleet_agent.tritonenv import TritonEnvironment
 from blurfleet_cli.cluster.ground import render_ground
 from blurfleet_cli.commands.forge import build
 from blurfleet_cli.main import COMMANDS
@@ -22,7 +25,8 @@ from blurfleet_preprocess.settings import GatewaySettings
 
 FORGE = {"forge": {"enabled": True, "class": "jetson-orin", "output": "s3://engines/bokeh"}}
 MONITORED = {"monitoring": {"podMonitor": True, "prometheusRule": True, "labels": {"release": "prometheus"}}}
-ALL: dict[str, Any] = {**FORGE, **MONITORED, "policies": {"rolloutNamespaces": ["blur"]}}
+TRACED = {"tracing": {"url": "http://collector.observability:4318/v1/traces", "share": 0.25}}
+ALL: dict[str, Any] = {**FORGE, **MONITORED, **TRACED, "policies": {"rolloutNamespaces": ["blur"]}}
 
 
 def test_chart_lints_strictly() -> None:
@@ -111,6 +115,32 @@ def test_agents_and_gateways_are_started_with_settings_they_know() -> None:
     assert hosts["BLURFLEET_GATEWAY_HOST"]["value"] == "0.0.0.0"
 
 
+def test_spans_go_to_one_collector_from_all_three_and_nowhere_until_it_is_named() -> None:
+    url, found = TRACED["tracing"]["url"], dict(pods(render(TRACED)))
+    agent, gateway = found["blurfleet-agent-a100"]["containers"]
+    assert {"name": "BLURFLEET_TRACE_URL", "value": url} in agent["env"]
+    assert {"name": "BLURFLEET_TRACE_URL", "value": url} in gateway["env"]
+    assert {"name": "BLURFLEET_TRACE_SHARE", "value": "0.25"} in gateway["env"]
+    for container, model in ((agent, AgentSettings), (gateway, GatewaySettings)):
+        ours = {e["name"].removeprefix("BLURFLEET_").lower() for e in container["env"] if "BLURFLEET" in e["name"]}
+        assert ours <= model.model_fields.keys()
+    [triton] = found["blurfleet-triton-a100"]["containers"]
+    here = Path("/here")
+    environment = TritonEnvironment(
+        root=here, python=here, server_bin=here, backend_dir=here, caches_dir=here, lib_path=here
+    )
+    settings = TritonSettings(
+        model_repository=here, key="k", ports=Ports(http=1, grpc=2, metrics=3), shm_prefix="s_", trace_url=url,
+        node="$(BLURFLEET_NODE)",
+    )  # fmt: skip
+    local = [a for a in server_command(environment, settings)[0] if "trace-config" in a]
+    assert [a for a in triton["args"] if "trace-config" in a] == local  # the one that tests run on the real server
+    assert "BLURFLEET_NODE" in {e["name"] for e in triton["env"]}
+    untraced = [c for _, pod in pods(render()) for c in pod["containers"]]
+    assert not [a for c in untraced for a in c.get("args", ()) if "--trace" in a]
+    assert not [e for c in untraced for e in c.get("env", ()) if "TRACE" in e["name"]]
+
+
 def test_monitoring_is_off_until_asked_for() -> None:
     assert not [b for b in render() if b["apiVersion"].startswith("monitoring")]
     [rule] = of("PrometheusRule", render(MONITORED))
@@ -163,6 +193,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "the root user": {"user": 0},
     "artifacts over plain http": {"forge": {"output": "http://somewhere"}},
     "no node class": {"nodeClasses": []},
+    "a collector that is no address": {"tracing": {"url": "collector:4318"}},
+    "more than all traces": {"tracing": {"share": 2}},
 }
 
 

@@ -21,6 +21,7 @@ class SeenSpan:
     """One span as it arrived: ids in hex, times in nanoseconds, links as (trace id, span id)."""
 
     service: str
+    instance: str
     name: str
     trace_id: str
     span_id: str
@@ -55,9 +56,9 @@ class Collector:
             parsed = ExportTraceServiceRequest.FromString(body)
             message, hex_ids = json_format.MessageToDict(parsed), False
         for group in message["resourceSpans"]:
-            service = _values(group["resource"].get("attributes", ())).get("service.name", "")
+            resource = _values(group["resource"].get("attributes", ()))
             for scope in group["scopeSpans"]:
-                self.spans += [_span(one, service, hex_ids) for one in scope["spans"]]
+                self.spans += [_span(one, resource, hex_ids) for one in scope["spans"]]
 
     def of(self, trace_id: str, name: str = "") -> list[SeenSpan]:
         return [s for s in list(self.spans) if s.trace_id == trace_id and name in ("", s.name)]
@@ -75,9 +76,10 @@ def _id(value: str, hex_ids: bool) -> str:
     return value if hex_ids else base64.b64decode(value).hex()
 
 
-def _span(one: dict[str, Any], service: str, hex_ids: bool) -> SeenSpan:
+def _span(one: dict[str, Any], resource: dict[str, Any], hex_ids: bool) -> SeenSpan:
     return SeenSpan(
-        service=service,
+        service=resource.get("service.name", ""),
+        instance=resource.get("service.instance.id", ""),
         name=one["name"],
         trace_id=_id(one["traceId"], hex_ids),
         span_id=_id(one["spanId"], hex_ids),

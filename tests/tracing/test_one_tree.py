@@ -66,7 +66,7 @@ def collector(node: Node) -> Collector:
 def running(tmp_path: Path, collector: Collector, until: Callable[..., None]) -> Iterator[Node]:
     environment = ensure_environment(cache_dir())
     bench = SwapBench(environment, tmp_path, size=SIZE)
-    settings = replace(bench.server.settings, trace_url=collector.url, service_name="triton-orin-0")
+    settings = replace(bench.server.settings, trace_url=collector.url, node="orin-0")
     bench.server = TritonServer(environment, settings, log=tmp_path / "triton.log")
     with bench:
         serve(bench, bench.engines[0].name)
@@ -131,7 +131,7 @@ def test_gateway_and_triton_make_one_tree_under_the_callers_span(
     def exported() -> bool:
         # Asked again at every look: Triton's exporter drops a batch that its collector is too slow to take.
         blurred(node, f"00-{TRACE}-{PARENT}-01")
-        return any(s.service == "triton-orin-0" for s in collector.of(TRACE))
+        return any(s.service == "blurfleet-triton" for s in collector.of(TRACE))
 
     def whole() -> bool:
         spans = by_id(collector, TRACE)
@@ -140,10 +140,11 @@ def test_gateway_and_triton_make_one_tree_under_the_callers_span(
     until(exported, every=1.0, what="a span of Triton")
     until(whole, what="every span's parent")
     spans = by_id(collector, TRACE)
-    served = next(s for s in spans.values() if s.service.startswith("triton") and s.name == node.bench.engines[0].name)
+    served = next(s for s in spans.values() if s.service == "blurfleet-triton" and s.name == node.bench.engines[0].name)
     asked = ancestor(spans, served, "triton.infer")
     request = spans[asked.parent_id]
     assert (request.name, request.parent_id, request.service) == ("blur.request", PARENT, "blurfleet-gateway")
+    assert {s.instance for s in spans.values()} == {"orin-0"}
     engine = node.bench.engines[0]
     wanted = {
         "blurfleet.model": "bokeh",
@@ -172,7 +173,7 @@ def test_an_unsampled_parent_is_not_forwarded_and_triton_makes_no_span_of_it(
     def exported() -> bool:
         blurred(node, f"00-{OTHER}-{PARENT}-00")
         blurred(node, f"00-{THIRD}-{PARENT}-01")
-        return any(s.service == "triton-orin-0" for s in collector.of(THIRD))
+        return any(s.service == "blurfleet-triton" for s in collector.of(THIRD))
 
     until(exported, every=1.0, what="a span of Triton")
     assert collector.of(OTHER) == []

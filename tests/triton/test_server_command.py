@@ -79,10 +79,13 @@ def test_tracing_is_off_until_an_address_is_given() -> None:
         ports=SETTINGS.ports,
         shm_prefix="m_",
         trace_url="http://127.0.0.1:4318/v1/traces",
+        node="orin-0",
     )
     argv, _ = server_command(ENV, traced)
     assert "--trace-config=mode=opentelemetry" in argv
     assert "--trace-config=opentelemetry,url=http://127.0.0.1:4318/v1/traces" in argv
+    assert "--trace-config=rate=0" in argv  # only what carries a context
+    assert "--trace-config=opentelemetry,resource=service.instance.id=orin-0" in argv
 
 
 def test_the_keeper_wraps_the_same_command() -> None:

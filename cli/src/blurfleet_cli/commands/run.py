@@ -120,7 +120,7 @@ def triton() -> None:
         ports=ports,
         shm_prefix=new_shm_prefix(),
         trace_url=chosen.trace_url or None,
-        service_name=f"triton-{chosen.node}",
+        node=chosen.node,
     )
     environment = ensure_environment(cache_dir())
     write_atomic(chosen.node_dir / RUNTIME_NAMES, "\n".join(environment.packages()).encode())

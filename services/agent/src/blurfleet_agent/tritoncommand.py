@@ -38,7 +38,8 @@ class TritonSettings:
 
     `key` opens the model repository API. It is visible in this user's process list, which is as far as a loopback-only
     server has to defend. `trace_url` is an OTLP/HTTP traces address, None for no tracing; `trace_rate` 0 traces only
-    requests that carry a trace context. `exit_timeout_s` is how long running requests may take at a stop; the process
+    requests that carry a trace context. `service_name` and `node` are the service and the instance that its spans name.
+    `exit_timeout_s` is how long running requests may take at a stop; the process
     is killed `kill_after_s` after the stop began.
     """
 
@@ -49,7 +50,8 @@ class TritonSettings:
     load_models: tuple[str, ...] = ()
     trace_url: str | None = None
     trace_rate: int = 0
-    service_name: str = "triton"
+    service_name: str = "blurfleet-triton"
+    node: str = ""
     exit_timeout_s: int = 10
     kill_after_s: float = 15.0
     load_threads: int = 4
@@ -126,6 +128,7 @@ def server_command(env: TritonEnvironment, settings: TritonSettings) -> tuple[li
             f"--trace-config=rate={settings.trace_rate}",
             f"--trace-config=opentelemetry,url={settings.trace_url}",
             f"--trace-config=opentelemetry,resource=service.name={settings.service_name}",
+            *([f"--trace-config=opentelemetry,resource=service.instance.id={settings.node}"] if settings.node else []),
             "--trace-config=opentelemetry,bsp_schedule_delay=500",
         ]
     environ = {
