@@ -128,6 +128,7 @@ class Reason(StrEnum):
     WRONG_LAYOUT = "WrongLayout"
     WRONG_ORIENTATION = "WrongOrientation"
     UNEXPLAINED_INPUT = "UnexplainedInput"
+    UNTOLD_BY_PICTURE = "UntoldByPicture"
     # Requests at a node's door
     INVALID_REQUEST = "InvalidRequest"
     REQUEST_TOO_LARGE = "RequestTooLarge"
@@ -135,6 +136,7 @@ class Reason(StrEnum):
     REQUEST_TIMEOUT = "RequestTimeout"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     CLIENT_GONE = "ClientGone"
+    GATEWAY_UNREACHABLE = "GatewayUnreachable"
     DRAINING = "Draining"
     NOTHING_SERVED = "NothingServed"
     IDLE_TIMEOUT = "IdleTimeout"

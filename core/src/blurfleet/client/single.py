@@ -1,0 +1,146 @@
+"""The client for programs that wait for each answer."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from blurfleet.api.contract import ContractSpec
+from blurfleet.client import calls
+from blurfleet.client.answers import ContractAnswer, MatteAnswer, PictureAnswer, TensorAnswer
+from blurfleet.client.calls import Call, Photo
+from blurfleet.client.contracts import Known
+from blurfleet.client.failures import GatewayUnavailable, RequestRefused, failure_of
+from blurfleet.client.frames import VideoOptions
+from blurfleet.client.terms import Terms, pause_before_retry
+from blurfleet.client.video import Video, opened
+from blurfleet.pixels import Tensor
+from blurfleet.reasons import Reason
+
+T = TypeVar("T")
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+class Client:
+    """Asks one gateway. Safe for many threads; close it, or use it as a context manager.
+
+    `verify` is what httpx takes: an SSL context, or False. Proxies of the environment are not followed: the gateway is
+    the node's own door. Every method raises RequestRefused, MatteWithheld or GatewayUnavailable, each with the
+    gateway's reason, sentence and fix; a 503 that says when to come back is asked again within `terms.deadline_s`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        terms: Terms | None = None,
+        *,
+        verify: ssl.SSLContext | bool = True,
+        pause: Callable[[float], None] = _wait,
+        _shared: tuple[httpx.Client, Known] | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.terms = terms or Terms()
+        self._verify = verify
+        self._pause = pause
+        self._http, self._known = _shared or (httpx.Client(base_url=self.url, verify=verify, trust_env=False), Known())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections, those of clients made by `asking` too."""
+        self._http.close()
+
+    def asking(self, **terms: Any) -> Client:
+        """Return a client on the same connections with other terms: `asking(evidence=False, traceparent=...)`."""
+        shared = (self._http, self._known)
+        return Client(self.url, replace(self.terms, **terms), verify=self._verify, pause=self._pause, _shared=shared)
+
+    def matte(self, photo: Photo, *, fine: bool = False) -> MatteAnswer:
+        """Return the matte of an encoded picture or uint8 RGB [H,W,3].
+
+        It is the network's own, at its size; `fine` is laid over the picture along its edges, at the picture's size.
+        """
+        return self._do(calls.matte(photo, fine=fine))
+
+    def blur(self, photo: Photo, **options: str | float) -> PictureAnswer:
+        """Return the finished picture; `options` are those of `/v1/blur`: radius, style, mode, background, format."""
+        return self._do(calls.blur(photo, options))
+
+    def tensor(self, values: Tensor, made_with: str | ContractSpec | None = None) -> TensorAnswer:
+        """Return the matte of a ready tensor, float32 [1,3,H,W], that `made_with` (a contract or its hash) describes.
+
+        Without it the tensor is declared as made with the contract served. A tensor made with another is refused here.
+        """
+        try:
+            return self._do(calls.tensor(values, calls.agreed(self.contract(), made_with)))
+        except RequestRefused as error:
+            if error.reason is Reason.CONTRACT_MISMATCH:
+                self._known.forget()
+            raise
+
+    def prepare(self, photo: Photo) -> Tensor:
+        """Return the tensor of a picture by the contract served. Raises ContractRefused."""
+        return calls.prepared(photo, self.contract())
+
+    def contract(self, *, fresh: bool = False) -> ContractAnswer:
+        """Return the contract served; asked once, and again after a mismatch or when `fresh`."""
+        found = None if fresh else self._known.contract
+        return found or self._known.learn(self._do(calls.contract()))
+
+    @contextmanager
+    def stream(self, options: VideoOptions | None = None) -> Iterator[Video]:
+        """Open a stream of video frames; it is closed, and its summary known, when the block ends."""
+        with opened(self.url, self.terms, options or VideoOptions(), self._verify) as video:
+            yield video
+
+    def _do(self, call: Call[T]) -> T:
+        until = time.monotonic() + self.terms.deadline_s
+        while True:
+            left_s = until - time.monotonic()
+            response = self._sent(call, max(left_s, 0.001))
+            left_s = until - time.monotonic()
+            if response.is_success:
+                return call.answer(response.headers, response.content)
+            wait_s = pause_before_retry(response.status_code, response.headers.get("retry-after", ""), left_s)
+            if wait_s is None:
+                raise failure_of(response.status_code, response.content)
+            self._pause(wait_s)
+
+    def _sent(self, call: Call[Any], left_s: float) -> httpx.Response:
+        try:
+            return self._http.request(
+                call.method,
+                call.path,
+                params=dict(call.query),
+                headers={**call.headers, **self.terms.headers(left_s)},
+                content=call.body,
+                timeout=left_s,
+            )
+        except httpx.TransportError as error:
+            raise unavailable(error, self.url, self.terms) from error
+
+
+def unavailable(error: httpx.TransportError, url: str, terms: Terms) -> GatewayUnavailable:
+    """Return the failure of a request that got no answer at all."""
+    if isinstance(error, httpx.TimeoutException):
+        message = f"no answer within {terms.deadline_s:g} s"
+        return GatewayUnavailable(Reason.DEADLINE_EXCEEDED, message, where=url, fix="allow more time with deadline_s")
+    message = f"no connection: {error}" if str(error) else f"no connection: {type(error).__name__}"
+    return GatewayUnavailable(Reason.GATEWAY_UNREACHABLE, message, where=url, fix="is a gateway running there?")
