@@ -22,9 +22,11 @@ from blurfleet.serving.frames import FrameSample
 from blurfleet.serving.life import RequestLife
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.triton import InferResult
+from blurfleet_preprocess.access import Access
 from blurfleet_preprocess.bodies import Bodies, BodyLimits
 from blurfleet_preprocess.dataplane import Caller, Gateway
 from blurfleet_preprocess.exchange import Exchange
+from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
@@ -234,6 +236,8 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
         held_body_bytes: int = 1 << 24,
         body_grace_s: float = 10.0,
         evidence: bool = True,
+        access: Access | None = None,
+        limits: Limits | None = None,
         streams: StreamLimits | None = None,
         wire: WireLimits | None = None,
     ) -> contextlib.AbstractContextManager[httpx.Client]:
@@ -245,6 +249,8 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
             max_body_bytes=max_body_bytes,
             bodies=Bodies(BodyLimits(held_bytes=held_body_bytes, grace_s=body_grace_s)),
             evidence=evidence,
+            access=access or Access(),
+            limits=limits or Limits(),
         )
         return http(build_app(exchange, Readiness(rig.gateway, cache_s=60), streams), wire)
 
