@@ -105,9 +105,7 @@ class OneNode:
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry, node="orin-0", device_class="jetson-orin")
         self.evidence = EvidenceFiles(settings, metrics, clock=lambda: self.now)
-        desk = TripDesk(
-            swapper=self.swapper, journal=self.journal, metrics=metrics, keeper=self.evidence, spans=spans
-        )
+        desk = TripDesk(swapper=self.swapper, journal=self.journal, metrics=metrics, keeper=self.evidence, spans=spans)
         self.watch = watch
         self.guarding = Guarding(
             watch,

@@ -104,7 +104,9 @@ def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(rig: Rig, serve: 
         pytest.param(b"POST /v1/matte HTTP/1.1\r\nhost: x\r\ncontent-length: 5, 6\r\n\r\n", id="two lengths"),
         pytest.param(b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 100_000, id="a header of 100 kB"),
         pytest.param(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 20_000, id="20 000 headers"),
-        pytest.param(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", id="a path of 100 kB"),
+        pytest.param(
+            b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", id="a path of 100 kB"
+        ),
     ],
 )
 def test_what_is_no_http_is_a_problem(client: httpx.Client, text: bytes, caplog: pytest.LogCaptureFixture) -> None:

@@ -78,9 +78,7 @@ def test_an_edge_that_moves_leaves_no_ghost() -> None:
     for one, steady in zip(sights[1:], found[1:], strict=True):
         ghost = 0.9 * ghost + 0.1 * one.matte
         assert float(np.abs(steady.matte - one.matte).max()) < 0.02
-    assert (
-        float(np.abs(ghost - sights[-1].matte).max()) > 0.8
-    )  # the same weight without a look at the picture
+    assert float(np.abs(ghost - sights[-1].matte).max()) > 0.8  # the same weight without a look at the picture
 
 
 def test_an_edge_too_faint_to_be_seen_moving_from_one_frame_to_the_next_is_followed_all_the_same() -> None:

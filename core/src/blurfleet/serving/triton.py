@@ -72,7 +72,7 @@ def typed_error(error: grpc.RpcError, *, where: str, failed: Reason, timed_out: 
 
 def _byte_size(output: Any) -> int:
     itemsize = np.dtype(_DTYPES[output.datatype]).itemsize if output.datatype in _DTYPES else 0
-    return itemsize * math.prod(output.shape)
+    return int(itemsize * math.prod(output.shape))
 
 
 class TritonClient:
