@@ -2,9 +2,11 @@
 
 import contextlib
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import cv2
 import httpx
@@ -261,3 +263,26 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
 def client(rig: Rig, serve: Callable[..., contextlib.AbstractContextManager[httpx.Client]]) -> Iterator[httpx.Client]:
     with serve(rig) as made:
         yield made
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and localhost, and its key."""
+    return make_certificate(tmp_path, "door")
+
+
+@pytest.fixture
+def new_certificate() -> Callable[[Path, str], tuple[Path, Path]]:
+    """Make a certificate and key `NAME.crt` and `NAME.key` in a folder."""
+    return make_certificate
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+         "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
