@@ -30,6 +30,7 @@ from blurfleet_cli.swap_bench import SwapBench
 SIZE = 32
 SPEC = contract_at(SIZE, ContractSpec(mean=("0",) * 3, std=("1",) * 3))  # the tiny engines' answer is then a matte
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+FAILING = "a7ad6b7169203331b7ad6b7169203331"
 OTHER, THIRD = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331b7ad6b7169203331"
 EPOCH = 7
 STAGES = ("blur.queue", "blur.decode", "blur.contract", "triton.infer", "blur.check", "blur.composite", "blur.encode")
@@ -91,11 +92,11 @@ def running(tmp_path: Path, collector: Collector, until: Callable[..., None]) ->
             assert popen.wait(30) == 0
 
 
-def serve(bench: SwapBench, primary: str) -> None:
+def serve(bench: SwapBench, primary: str, *, fallback: bool = True) -> None:
     routed = [RoutedEngine(engine=e.name, digest=e.digest, precision="FP32") for e in bench.engines]
     route = Route(
         alias=bench.alias, epoch=EPOCH, serving="Primary", contract=SPEC, model_id="0123456789ab",
-        primary=routed[0].model_copy(update={"engine": primary}), fallback=routed[1],
+        primary=routed[0].model_copy(update={"engine": primary}), fallback=routed[1] if fallback else None,
     )  # fmt: skip
     write_routing(bench.routing, RoutingTable(simulated=True).with_route(route))
 
@@ -161,7 +162,20 @@ def test_gateway_and_triton_make_one_tree_under_the_callers_span(
     assert {k: request.attributes[k] for k in wanted} == wanted
     assert (request.attributes["http.route"], request.attributes["http.response.status_code"]) == ("/v1/blur", 200)
     assert tuple(s.name for s in children(spans, request)) == STAGES
-    assert asked.start <= served.start <= served.end <= asked.end
+    assert asked.start <= served.start <= asked.end  # Triton ends its spans after it has answered
+
+
+def test_every_line_of_a_failing_request_is_json_with_trace_and_network(node: Node, until: Callable[..., None]) -> None:
+    serve(node.bench, "bokeh__000000000000", fallback=False)
+    try:
+        answer = node.client.post("/v1/blur", content=photo(), headers={"traceparent": f"00-{FAILING}-{PARENT}-01"})
+    finally:
+        serve(node.bench, node.bench.engines[0].name)
+    assert (answer.status_code, answer.headers["x-blurfleet-trace"]) == (503, FAILING)
+    lines = [line for line in node.lines() if line["event"] == "request.failed"]
+    assert [(line["trace_id"], line["model_id"], line["model"], line["reason"]) for line in lines] == [
+        (FAILING, "0123456789ab", "bokeh", answer.json()["reason"])
+    ]
 
 
 def test_an_unsampled_parent_is_not_forwarded_and_triton_makes_no_span_of_it(

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import structlog
+import tritonclient.grpc as triton
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
-from tests.gateway.conftest import FALLBACK, PRIMARY, Rig, http
+from tests.gateway.conftest import FALLBACK, PRIMARY, SIZE, Rig, http
 
+from blurfleet.api.contract import contract_at
+from blurfleet.contract import contract_hash
+from blurfleet.pixels import to_tensor
 from blurfleet_preprocess.exchange import Exchange
+from blurfleet_preprocess.grpc_door import GrpcDoor
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
 from blurfleet_preprocess.streams import Streams
@@ -39,7 +46,7 @@ class Traced:
         root = ALWAYS_ON if share == 1.0 else TraceIdRatioBased(share)
         provider = TracerProvider(sampler=ParentBased(root), shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self._kept))
-        exchange = Exchange(
+        exchange = self.exchange = Exchange(
             gateway=self.rig.gateway,
             streams=Streams("test.1"),
             metrics=self.rig.metrics,
@@ -56,6 +63,22 @@ class Traced:
         """Return the one request's span: it ends after its answer has left."""
         until(lambda: len(self.spans("blur.request")) == 1, what="the request's span")
         return self.spans("blur.request")[0]
+
+
+@contextmanager
+def logged() -> Iterator[list[dict[str, Any]]]:
+    """Collect log lines instead of writing them."""
+    before, lines = structlog.get_config(), list[dict[str, Any]]()
+
+    def keep(_: Any, __: str, event: Any) -> Any:
+        lines.append(dict(event))
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, keep])
+    try:
+        yield lines
+    finally:
+        structlog.configure(**before)
 
 
 def seconds(span: ReadableSpan) -> float:
@@ -221,6 +244,47 @@ def test_an_answer_that_failed_is_an_error_with_its_reason(
     assert (request.attributes["error.type"], request.status.is_ok) == ("TritonUnreachable", False)
 
 
+def test_a_defect_is_told_with_its_trace_in_answer_span_and_log(
+    traced: Traced, photo: bytes, until: Callable[..., None]
+) -> None:
+    def broken(tensor: Any) -> Any:
+        raise ZeroDivisionError
+
+    traced.rig.engines.behaviours[PRIMARY.engine] = broken
+    with logged() as lines, http(traced.app) as client:
+        response = client.post("/v1/matte", content=photo, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    assert (response.status_code, response.headers["x-blurfleet-trace"]) == (500, TRACE)
+    assert [(line["event"], line["trace_id"]) for line in lines] == [("request.unexpected", TRACE)]
+    request = traced.request(until)
+    assert request.attributes is not None
+    assert (request.attributes["error.type"], request.status.is_ok) == ("ZeroDivisionError", False)
+
+
+def test_a_request_over_grpc_is_traced_alike(traced: Traced) -> None:
+    tensor = to_tensor(np.full((SIZE, SIZE, 3), 90, np.uint8) + np.arange(3, dtype=np.uint8) * 40, contract_at(SIZE))
+    wanted = triton.InferInput("image", list(tensor.shape), "FP32")
+    wanted.set_data_from_numpy(tensor)
+    door = GrpcDoor(traced.exchange, Readiness(traced.rig.gateway, cache_s=60), workers=2, waiting=2)
+    address = f"127.0.0.1:{door.listen('127.0.0.1', 0)}"
+    headers = {"x-blurfleet-contract": contract_hash(contract_at(SIZE)), "traceparent": f"00-{TRACE}-{PARENT}-01"}
+    try:
+        with triton.InferenceServerClient(address) as client:
+            answer = client.infer("bokeh", [wanted], headers=headers).get_response()
+    finally:
+        door.stop(5)
+        traced.exchange.workers.close()
+    assert answer.parameters["x-blurfleet-trace"].string_param == TRACE
+    [request] = traced.spans("blur.request")
+    assert request.attributes is not None
+    assert (request.attributes["rpc.system"], request.attributes["blurfleet.engine"]) == ("grpc", PRIMARY.engine)
+    assert {span.name for span in traced.spans()} >= {"blur.queue", "blur.contract", "triton.infer", "blur.check"}
+    [asked] = traced.spans("triton.infer")
+    assert asked.context is not None
+    assert traced.rig.engines.headers == [{"traceparent": f"00-{TRACE}-{asked.context.span_id:016x}-01"}]
+    for stage in ("queue", "contract", "infer", "check", "total"):
+        assert traced.rig.count("blurfleet_request_seconds_count", stage=stage) == 1
+
+
 def test_probes_metrics_and_the_contract_are_not_traced(traced: Traced) -> None:
     with http(traced.app) as client:
         for path in ("/healthz", "/readyz", "/metrics", "/v1/contract"):
@@ -246,21 +310,10 @@ def test_every_line_of_a_failing_request_names_its_trace_and_other_requests_line
     traced: Traced, photo: bytes
 ) -> None:
     traced.rig.engines_behave("missing", "missing")
-    before = structlog.get_config()
-    lines: list[dict[str, Any]] = []
-
-    def keep(_: Any, __: str, event: Any) -> Any:
-        lines.append(dict(event))
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[structlog.contextvars.merge_contextvars, keep])
-    try:
-        with http(traced.app) as client:
-            client.post("/v1/matte", content=photo, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
-            other = client.post("/v1/matte", content=photo).headers["x-blurfleet-trace"]
-            structlog.get_logger().info("between requests")
-    finally:
-        structlog.configure(**before)
+    with logged() as lines, http(traced.app) as client:
+        client.post("/v1/matte", content=photo, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        other = client.post("/v1/matte", content=photo).headers["x-blurfleet-trace"]
+        structlog.get_logger().info("between requests")
     assert [(line["event"], line.get("trace_id")) for line in lines] == [
         ("request.failed", TRACE),
         ("request.failed", other),

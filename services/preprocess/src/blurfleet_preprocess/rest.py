@@ -13,13 +13,13 @@ from starlette.requests import ClientDisconnect
 
 from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
-from blurfleet_preprocess import problems, routes_node, routes_pictures, routes_stream, routes_v2
+from blurfleet_preprocess import problems, routes_node, routes_pictures, routes_selftest, routes_stream, routes_v2
 from blurfleet_preprocess.doorkeeper import Doorkeeper
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.stream_session import StreamLimits
-from blurfleet_preprocess.tracing import TracedRequests
+from blurfleet_preprocess.tracing import TRACE_HEADER, TracedRequests
 
 _NONE: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}  # our own spans and figures say more
 
@@ -29,6 +29,7 @@ def build_app(exchange: Exchange, ready: Readiness, streams: StreamLimits | None
     app = FastAPI(title="blurfleet gateway", docs_url=None, redoc_url=None, openapi_url=None, telemetry=_NONE)
     _install_problems(app, exchange.metrics)
     app.include_router(routes_pictures.routes(exchange))
+    app.include_router(routes_selftest.routes(exchange))
     app.include_router(routes_node.routes(exchange, ready))
     app.include_router(routes_v2.routes(exchange, ready))
     app.include_router(routes_stream.routes(exchange, streams))
@@ -68,7 +69,9 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
         log.error("request.unexpected", path=request.url.path, error=repr(error), exc_info=error)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
         body = problems.document(status, Reason.UNEXPECTED, "the gateway failed; its log says where")
-        return answer(request, status.value, body)
+        # Said outside the request's span, which has ended; its id is still bound to this task's log lines.
+        trace_id = structlog.contextvars.get_contextvars().get("trace_id")
+        return answer(request, status.value, body, {TRACE_HEADER: trace_id} if trace_id else None)
 
     app.add_exception_handler(BlurfleetError, on_purpose)
     app.add_exception_handler(HTTPException, routing)

@@ -93,18 +93,14 @@ class TracedRequests:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        with self._tracing.request(_headers(scope), {"http.request.method": "POST"}) as stages:
-            # Bound once more and left so: a request is a task of its own, and its last words come after this block.
+        try:
+            with self._tracing.request(_headers(scope), {"http.request.method": "POST"}) as stages:
+                inner = {**scope, _STAGES: stages}
+                await self._app(inner, receive, _named(send, inner, stages))
+        except Exception:
+            # What a request that broke has to say is said further out, in its own task, which ends with it.
             structlog.contextvars.bind_contextvars(trace_id=stages.trace_id)
-            inner = {**scope, _STAGES: stages}
-
-            async def answer(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    _answered(stages.span, inner, message["status"])
-                    MutableHeaders(scope=message).setdefault(TRACE_HEADER, stages.trace_id)
-                await send(message)
-
-            await self._app(inner, receive, answer)
+            raise
 
 
 def stages_of(scope: MutableMapping[str, Any]) -> Stages:
@@ -119,6 +115,16 @@ def _headers(scope: Scope) -> Mapping[str, str]:
     found = {"tracestate": ",".join(headers.getlist("tracestate"))}
     parents = headers.getlist("traceparent")
     return found | {"traceparent": parents[0]} if len(parents) == 1 else {}
+
+
+def _named(send: Send, scope: Scope, stages: Stages) -> Send:
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            _answered(stages.span, scope, message["status"])
+            MutableHeaders(scope=message).setdefault(TRACE_HEADER, stages.trace_id)
+        await send(message)
+
+    return answer
 
 
 def _answered(span: Span, scope: Scope, status: int) -> None:
