@@ -1,8 +1,10 @@
 """KServe v2 over gRPC by tritonclient, as teams use it: one metadata key more, and nothing else."""
 
 import contextlib
+import hashlib
 import queue
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,8 +17,10 @@ from tritonclient.utils import InferenceServerException
 from blurfleet.api.contract import contract_at
 from blurfleet.contract import contract_hash
 from blurfleet.pixels import to_tensor
+from blurfleet_preprocess.access import Access, TokenFile
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.grpc_door import GrpcDoor
+from blurfleet_preprocess.limits import Limits, LimitSpec
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.work import Workers
@@ -210,3 +214,40 @@ def test_a_fault_of_the_gateway_shows_no_traceback(rig: Rig, v2: Any) -> None:
         v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
     assert refused.value.status() == "StatusCode.INTERNAL"
     assert "ZeroDivision" not in refused.value.message()
+
+
+def test_a_client_without_a_token_is_refused_and_one_with_it_has_its_share(
+    rig: Rig, serve_grpc: Serve, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"video: {hashlib.sha256(b'one').hexdigest()}\n")
+    limits = Limits(LimitSpec(rate_hz=0.01, burst=2), clock=lambda: 0.0)
+    with (
+        serve_grpc(rig, access=Access(TokenFile(tokens)), limits=limits) as address,
+        triton.InferenceServerClient(address) as client,
+    ):
+        assert client.is_server_ready()
+        statuses = []
+        for token in ("", "two", "one", "one", "one"):
+            try:
+                client.infer(
+                    "bokeh", sent(tensor_of(rig)), headers=declared(rig) | {"authorization": f"Bearer {token}"}
+                )
+                statuses.append("OK")
+            except InferenceServerException as refused:
+                statuses.append(refused.status().removeprefix("StatusCode."))
+    assert statuses == ["UNAUTHENTICATED", "UNAUTHENTICATED", "OK", "OK", "RESOURCE_EXHAUSTED"]
+    assert len(rig.engines.asked) == 3  # one of them is the readiness probe's
+
+
+def test_a_streams_frames_count_as_requests(rig: Rig, serve_grpc: Serve) -> None:
+    limits = Limits(LimitSpec(rate_hz=0.01, burst=3), clock=lambda: 0.0)
+    with serve_grpc(rig, limits=limits) as address, triton.InferenceServerClient(address) as client:
+        answers: queue.Queue[Any] = queue.Queue()
+        client.start_stream(lambda result, error: answers.put(error or result), headers=declared(rig))
+        for _ in range(4):
+            client.async_stream_infer("bokeh", sent(tensor_of(rig)))
+        got = [answers.get(timeout=20) for _ in range(4)]
+        client.stop_stream()
+    assert [isinstance(g, InferenceServerException) for g in got] == [False, False, False, True]
+    assert "RateLimited" in got[3].message()

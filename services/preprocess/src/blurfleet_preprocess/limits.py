@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
 
+_NOISE = 1e-9  # who waits as told is let in, whatever rounding makes of it
 MAX_CLIENTS = 4096  # addresses, where there are no tokens; the least recent is forgotten
 
 
@@ -56,8 +57,8 @@ def taken(bucket: Bucket, spec: LimitSpec, now: float) -> tuple[Bucket, float]:
         return bucket, 0.0
     passed = max(0.0, now - bucket.at)
     level = min(float(max(spec.burst, 1)), bucket.level + passed * spec.rate_hz)
-    if level >= 1:
-        return replace(bucket, level=level - 1, at=now), 0.0
+    if level >= 1 - _NOISE:
+        return replace(bucket, level=max(0.0, level - 1), at=now), 0.0
     return replace(bucket, level=level, at=now), (1 - level) / spec.rate_hz
 
 

@@ -1,0 +1,102 @@
+"""How much one client may ask: the bucket by its clock, and the refusals over both protocols."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blurfleet_preprocess.limits import MAX_CLIENTS, Bucket, Limits, LimitSpec, TooManyRequests, fresh, taken
+
+Rig = Any  # the fixture's class lives in conftest.py
+Serve = Callable[..., Any]
+SPEC = LimitSpec(rate_hz=10, burst=3)
+
+
+def test_a_burst_is_allowed_and_then_the_rate() -> None:
+    bucket, waits = fresh(SPEC, 100.0), []
+    for now in (100.0, 100.0, 100.0, 100.0, 100.05, 100.1, 100.1):
+        bucket, wait = taken(bucket, SPEC, now)
+        waits.append(round(wait, 6))
+    assert waits == [0, 0, 0, 0.1, 0.05, 0, 0.1]
+
+
+def test_a_pause_gives_no_more_than_the_burst() -> None:
+    bucket = Bucket(level=0, at=0.0)
+    allowed = 0
+    for _ in range(10):
+        bucket, wait = taken(bucket, SPEC, 3600.0)
+        allowed += wait == 0
+    assert allowed == 3
+
+
+def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
+    bucket, _ = taken(Bucket(level=2, at=100.0), SPEC, 50.0)
+    assert bucket.level == 1
+
+
+@given(
+    steps=st.lists(st.floats(0, 0.5), min_size=1, max_size=80),
+    rate=st.floats(0.5, 50),
+    burst=st.integers(1, 10),
+)
+def test_never_more_than_burst_and_rate_together(steps: list[float], rate: float, burst: int) -> None:
+    spec, now, allowed = LimitSpec(rate_hz=rate, burst=burst), 0.0, 0
+    bucket = fresh(spec, now)
+    for step in steps:
+        now += step
+        bucket, wait = taken(bucket, spec, now)
+        allowed += wait == 0
+        assert wait == 0 or taken(bucket, spec, now + wait + 1e-6)[1] == 0  # who waits as told gets in
+    assert allowed <= burst + now * rate + 1e-6
+
+
+def test_the_least_recent_client_is_forgotten_unless_it_is_being_served() -> None:
+    limits = Limits(LimitSpec(rate_hz=1, burst=1, at_once=1), clock=lambda: 0.0)
+    with limits.held("served"):
+        limits.take("first")
+        for number in range(MAX_CLIENTS + 5):
+            limits.take(str(number))
+        limits.take("first")  # forgotten: a full bucket again
+        with pytest.raises(TooManyRequests):
+            limits.held("served").__enter__()
+
+
+def test_a_client_beyond_its_rate_is_told_when_to_come_back_and_others_are_not(
+    rig: Rig, serve: Serve, photo: bytes
+) -> None:
+    now = [0.0]
+    limits = Limits(LimitSpec(rate_hz=0.25, burst=2), clock=lambda: now[0])
+    with serve(rig, limits=limits) as client:
+        assert [client.post("/v1/matte", content=photo).status_code for _ in range(2)] == [200, 200]
+        refused = client.post("/v1/matte", content=photo)
+        assert (refused.status_code, refused.json()["reason"]) == (429, "RateLimited")
+        assert refused.headers["retry-after"] == "4"
+        assert "error" in client.get("/v2").json()
+        assert client.get("/healthz").status_code == 200
+        limits.take("another client")
+        now[0] = 4.0
+        assert client.post("/v1/matte", content=photo).status_code == 200
+    assert rig.count("blurfleet_requests_total", status="429") == 2
+
+
+def test_a_client_has_so_many_requests_at_once(rig: Rig, serve: Serve, photo: bytes) -> None:
+    entered, release = threading.Semaphore(0), threading.Event()
+
+    def slow(_: object) -> object:
+        entered.release()
+        assert release.wait(20)
+        return rig.matte("subject")[None, None]
+
+    rig.engines.behaviours[rig.primary.engine] = slow
+    with serve(rig, limits=Limits(LimitSpec(at_once=1))) as client, ThreadPoolExecutor(1) as pool:
+        held = pool.submit(client.post, "/v1/matte", content=photo)
+        assert entered.acquire(timeout=20)
+        refused = client.post("/v1/matte", content=photo)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        release.set()
+        assert held.result(20).status_code == 200
+        assert client.post("/v1/matte", content=photo).status_code == 200
