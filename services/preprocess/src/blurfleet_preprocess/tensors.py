@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from blurfleet.api.contract import ContractSpec, SizeRange
 from blurfleet.contract import contract_hash
@@ -94,7 +96,34 @@ def _check_shape(shape: tuple[int, ...], spec: ContractSpec) -> None:
             raise OutsideProfile(name, axis, length, limits)
 
 
+def numbers_in(body: bytes) -> npt.NDArray[Any]:
+    """Return the numbers in `.npy` bytes as they are, of any shape and type, for the self-test to judge.
+
+    Raises ContractRefused: Unparseable, WrongDtype (no numbers, or more than 64 bit), WrongShape (values are missing).
+    """
+    shape, fortran, dtype, start = _npy_header(body)
+    if dtype.kind not in "fiu" or dtype.itemsize > 8:
+        raise ContractRefused(Reason.WRONG_DTYPE, f"{dtype} are no numbers to compare", where=_WHERE)
+    count = math.prod(shape)
+    if len(shape) > 4 or len(body) - start != dtype.itemsize * count:
+        text = f"{len(body) - start} bytes are not {list(shape[:8])} of {dtype}"
+        raise ContractRefused(Reason.WRONG_SHAPE, text, where=_WHERE, fix="send one picture's tensor, whole")
+    flat = np.frombuffer(body, dtype=dtype, count=count, offset=start)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
 def _header(body: bytes) -> tuple[tuple[int, ...], int]:
+    shape, fortran, dtype, start = _npy_header(body)
+    if fortran or dtype != np.dtype("<f4"):
+        order = "Fortran" if fortran else "C"
+        raise ContractRefused(
+            Reason.WRONG_DTYPE, f"{dtype} in {order} order, not little-endian float32 in C order", where=_WHERE
+        )
+    return shape, start
+
+
+def _npy_header(body: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return (shape, Fortran order, dtype, where the values begin). Raises ContractRefused Unparseable."""
     stream = io.BytesIO(body)
     try:
         version = np.lib.format.read_magic(stream)
@@ -103,9 +132,4 @@ def _header(body: bytes) -> tuple[tuple[int, ...], int]:
     except (ValueError, KeyError, SyntaxError, TypeError, EOFError) as error:
         message = f"not a .npy file: {error!r:.120}"
         raise ContractRefused(Reason.UNPARSEABLE, message, where=_WHERE, fix="send what numpy.save writes") from error
-    if fortran or dtype != np.dtype("<f4"):
-        order = "Fortran" if fortran else "C"
-        raise ContractRefused(
-            Reason.WRONG_DTYPE, f"{dtype} in {order} order, not little-endian float32 in C order", where=_WHERE
-        )
-    return tuple(shape), stream.tell()
+    return tuple(shape), bool(fortran), dtype, stream.tell()
