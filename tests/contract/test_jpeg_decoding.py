@@ -89,7 +89,7 @@ def outcome(data: bytes) -> Any:
         return error.reason
 
 
-def test_a_damaged_jpeg_is_what_opencv_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_jpeg_is_what_opencv_makes_of_it_unless_a_part_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(7)
     seeds = [jpeg(SMALL, name, progressive=way) for name in ("420", "444") for way in (False, True)]
     refused = 0
@@ -100,6 +100,7 @@ def test_a_damaged_jpeg_is_what_opencv_makes_of_it(monkeypatch: pytest.MonkeyPat
         quick = outcome(bytes(data))
         with monkeypatch.context() as patch:
             patch.setattr(pixels, "_sound_jpeg", lambda *_: None)
-            np.testing.assert_array_equal(quick, outcome(bytes(data)))
+            if quick is not Reason.TRUNCATED_IMAGE:  # OpenCV fills in grey for what is missing
+                np.testing.assert_array_equal(quick, outcome(bytes(data)))
         refused += isinstance(quick, Reason)
     assert 20 < refused < 380

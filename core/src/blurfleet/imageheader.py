@@ -17,6 +17,8 @@ from blurfleet.reasons import Reason
 SourceMode = Literal["L", "L;16", "LA", "LA;16", "RGB", "RGB;16", "RGBA", "RGBA;16", "P", "CMYK"]
 _PNG_MODES: dict[int, SourceMode] = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}
 _PNG_MODES_16: dict[int, SourceMode] = {0: "L;16", 2: "RGB;16", 4: "LA;16", 6: "RGBA;16"}
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_DEFLATE_MAX = 1032  # bytes out of one byte in, at the most
 _JPEG_MODES: dict[int, SourceMode] = {1: "L", 3: "RGB", 4: "CMYK"}
 _SCAN_END = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _MAX_SCANS = 100  # a real progressive file has about ten; hundreds are a way to burn a decoder's time
@@ -28,7 +30,8 @@ class ImageHeader:
     """Format, size in pixels as stored (before orientation), mode, EXIF orientation 1..8 (1 where absent or absurd).
 
     `alpha` covers palettes and colours made transparent by tRNS; `grey_key` is the transparent grey level of a grey
-    PNG, in 8 or 16 bit as the decoder will deliver it.
+    PNG, in 8 or 16 bit as the decoder will deliver it. Not `plausible` is a size that so few bytes cannot hold,
+    and whose memory they are not worth.
     """
 
     format: Literal["JPEG", "PNG", "WebP"]
@@ -38,6 +41,7 @@ class ImageHeader:
     orientation: int = 1
     alpha: bool = False
     grey_key: int | None = None
+    plausible: bool = True
 
 
 def read_header(data: bytes) -> ImageHeader:
@@ -99,7 +103,8 @@ def tiff_orientation(tiff: bytes) -> int:
 
 
 def _jpeg(data: bytes) -> ImageHeader:
-    at, scans, components = 2, 0, 0
+    at, scans, components, coded = 2, 0, 0, 0
+    arithmetic = False
     width = height = 0
     orientation: int | None = None
     while True:
@@ -118,7 +123,7 @@ def _jpeg(data: bytes) -> ImageHeader:
             raise truncated()
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = max(height, _u16(data, at + 3)), max(width, _u16(data, at + 5))
-            components = data[at + 7]
+            components, arithmetic = data[at + 7], arithmetic or marker > 0xC8
         elif marker == 0xE1 and orientation is None and data.startswith(_EXIF, at + 2):
             orientation = tiff_orientation(data[at + 2 + len(_EXIF) : at + length])
         at += length
@@ -129,11 +134,17 @@ def _jpeg(data: bytes) -> ImageHeader:
                 raise truncated()
             if scans > _MAX_SCANS:
                 raise unsupported(f"a JPEG with more than {_MAX_SCANS} scans")
+            coded += found.start() - at
             at = found.start()
     mode = _JPEG_MODES.get(components)
     if mode is None or not (width and height and scans):
         raise unsupported(f"a JPEG of {width}x{height} with {components} components in {scans} scans")
-    return ImageHeader(format="JPEG", width=width, height=height, mode=mode, orientation=orientation or 1)
+    # Every block of the finest component takes a bit at least, but in arithmetic coding.
+    blocks = -(-width // 8) * -(-height // 8)
+    return ImageHeader(
+        format="JPEG", width=width, height=height, mode=mode, orientation=orientation or 1,
+        plausible=arithmetic or 8 * coded >= blocks,
+    )  # fmt: skip
 
 
 def _png(data: bytes) -> ImageHeader:
@@ -143,7 +154,7 @@ def _png(data: bytes) -> ImageHeader:
     mode = (_PNG_MODES_16 if depth == 16 else _PNG_MODES).get(colour)
     if mode is None or not (width and height):
         raise unsupported(f"a PNG of {width}x{height}, colour type {colour}, {depth} bits")
-    at, orientation, transparent, grey_key = 8, 1, False, None
+    at, orientation, transparent, grey_key, coded = 8, 1, False, None, 0
     while True:
         length, kind = _u32(data, at), data[at + 4 : at + 8]
         body = at + 8
@@ -153,6 +164,8 @@ def _png(data: bytes) -> ImageHeader:
             break
         if kind == b"acTL":
             raise unsupported("an animated PNG")
+        if kind == b"IDAT":
+            coded += length
         if kind == b"eXIf":
             orientation = tiff_orientation(data[body : body + length].removeprefix(_EXIF))
         elif kind == b"tRNS":
@@ -164,6 +177,7 @@ def _png(data: bytes) -> ImageHeader:
     return ImageHeader(
         format="PNG", width=width, height=height, mode=mode, orientation=orientation,
         alpha=transparent or colour in (4, 6), grey_key=grey_key,
+        plausible=_DEFLATE_MAX * coded >= height * -(-width * depth * _PNG_CHANNELS[colour] // 8),
     )  # fmt: skip
 
 

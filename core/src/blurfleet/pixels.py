@@ -104,6 +104,8 @@ def _admit(header: ImageHeader, spec: ContractSpec) -> None:
             where="image",
             fix="send a smaller picture",
         )
+    if not header.plausible:
+        raise truncated()
     rules = (
         (spec.orientation == "refuse" and header.orientation != 1, f"orientation tag {header.orientation}"),
         (spec.alpha == "refuse" and header.alpha, "transparency"),
@@ -149,13 +151,16 @@ def _sound_jpeg(data: bytes, header: ImageHeader) -> Any:
     The very bytes that OpenCV decodes to (both are libjpeg-turbo with the accurate DCT and smooth chroma), in half the
     time: OpenCV's is built without its vector code.
     """
-    if header.mode == "CMYK":
-        return None
+    cmyk = header.mode == "CMYK"
     try:
-        rgb: Any = simplejpeg.decode_jpeg(data, colorspace="RGB", fastdct=False, fastupsample=False, strict=True)
-    except ValueError:
+        found: Any = simplejpeg.decode_jpeg(
+            data, colorspace="CMYK" if cmyk else "RGB", fastdct=False, fastupsample=False, strict=True
+        )
+    except ValueError as error:
+        if "remature end" in str(error):
+            raise truncated() from None  # whole by its marks, and libjpeg would fill in grey for what is missing
         return None
-    return rgb if rgb.shape == (header.height, header.width, 3) else None
+    return found if not cmyk and found.shape == (header.height, header.width, 3) else None
 
 
 def _composite(colour: Any, alpha: Any, background: tuple[int, int, int]) -> Any:
