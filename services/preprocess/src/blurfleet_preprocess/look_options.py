@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 from blurfleet.errors import InvalidInput
 from blurfleet.reasons import Reason
-from blurfleet_preprocess.compositing.backdrop import Style
+from blurfleet_preprocess.compositing.defocus import Style
 from blurfleet_preprocess.compositing.look import MAX_RADIUS, MIN_RADIUS, Background, Look, Mode
 from blurfleet_preprocess.picture import ImageFormat
 

@@ -17,9 +17,8 @@ from blurfleet_preprocess.compositing.depth import focus_of, layered
 from blurfleet_preprocess.compositing.edges import Edge, refine
 from blurfleet_preprocess.compositing.light import Picture
 from blurfleet_preprocess.compositing.look import Look
-from blurfleet_preprocess.compositing.rim import rims
-from blurfleet_preprocess.compositing.scales import Scales, fitted
-from blurfleet_preprocess.compositing.subject import cut_out, over
+from blurfleet_preprocess.compositing.scales import Scales, fitted, gridded, halved
+from blurfleet_preprocess.compositing.subject import cut_out, fine, over
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 MEDIA_TYPES: dict[ImageFormat, str] = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp"}
@@ -27,10 +26,8 @@ _JPEG_QUALITY = 92
 _PNG_LEVEL = 1  # zlib's fastest: mattes and blurred pictures gain a few per cent above it, for three times the time
 
 
-def matte_on_picture(
-    matte: Matte, spec: ContractSpec, decoded_size: tuple[int, int], at: tuple[int, int] | None = None
-) -> Matte:
-    """Return the matte [h,w] float32 in [0,1] over the whole upright picture, at its size or at the size `at`.
+def matte_on_picture(matte: Matte, spec: ContractSpec, decoded_size: tuple[int, int], halvings: int = 0) -> Matte:
+    """Return the matte [h,w] float32 in [0,1] over the whole upright picture, at its size or so many halvings of it.
 
     What a letterbox added is cut off; what a crop left out counts as background. `matte` is [H,W] at any size.
     """
@@ -43,20 +40,19 @@ def matte_on_picture(
     inner = np.clip(inner, 0.0, 1.0)
     top, left, height, width = place.picture
     if (height, width) == decoded_size:
-        return np.asarray(fitted(inner, at or decoded_size), dtype=np.float32)
-    whole = np.zeros(decoded_size, dtype=np.float32)
+        return np.asarray(gridded(inner, decoded_size, halvings), dtype=np.float32)
+    whole: Any = np.zeros(decoded_size, dtype=np.float32)
     whole[top : top + height, left : left + width] = fitted(inner, (height, width))
-    return np.asarray(fitted(whole, at or decoded_size), dtype=np.float32)
+    for _ in range(halvings):
+        whole = halved(whole)
+    return np.asarray(whole, dtype=np.float32)
 
 
 def fine_matte(rgb: Pixels, matte: Matte, spec: ContractSpec) -> Matte:
     """Return the matte at the size of the picture [H,W,3], refined along the picture's edges: [H,W] in [0,1]."""
     scales = Scales(_sharp(rgb))
     edge = _edge(scales, matte, spec)
-    whole = matte_on_picture(matte, spec, scales.size)
-    for rim in rims(edge, scales.at(0)):
-        np.put(whole, rim.where, rim.alpha)
-    return whole
+    return fine(scales, edge, matte_on_picture(matte, spec, scales.size))
 
 
 def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Picture:
@@ -82,8 +78,7 @@ def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Pictu
 
 
 def _edge(scales: Scales, matte: Matte, spec: ContractSpec) -> Edge:
-    guide = scales.at(scales.work())
-    return refine(matte_on_picture(matte, spec, scales.size, guide.shape[:2]), guide)
+    return refine(matte_on_picture(matte, spec, scales.size, scales.work), scales.at(scales.work))
 
 
 def _sharp(rgb: Pixels) -> Picture:

@@ -10,14 +10,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import cv2
 import numpy as np
 
 from blurfleet.quality.sentinel import Matte
-from blurfleet_preprocess.compositing.backdrop import KERNELS, Style, glow
-from blurfleet_preprocess.compositing.defocus import halvings_for, weighed
-from blurfleet_preprocess.compositing.light import Light, Picture, to_levels, to_light
-from blurfleet_preprocess.compositing.scales import Scales, fitted, halved
+from blurfleet_preprocess.compositing.backdrop import glow
+from blurfleet_preprocess.compositing.defocus import Style, halvings_for, kernel, weighed
+from blurfleet_preprocess.compositing.light import Light, Picture, to_levels
+from blurfleet_preprocess.compositing.scales import Scales, grown, halved
 
 _LEAST_RADIUS = 1.0  # pixels; below it nobody sees a blur
 _MOST_LAYERS = 5  # on either side of the focus, each twice as soft as the one before
@@ -58,7 +57,7 @@ def _strip(scales: Scales, distance: Light, radius: float, style: Style) -> Pict
         layer = _layer(scales, distance, (low, middle, high), style)
         total *= 1 - layer[..., 3:]
         total += layer
-    return to_levels(total[..., :3] / np.maximum(total[..., 3:], np.float32(1e-6)))
+    return to_levels(np.asarray(total[..., :3] / np.maximum(total[..., 3:], np.float32(1e-6)), np.float32))
 
 
 def _ladder(radius: float) -> Iterator[tuple[float, float, float]]:
@@ -85,16 +84,18 @@ def _layer(scales: Scales, distance: Light, rungs: tuple[float, float, float], s
     """Return one blurred layer [H,W,4]: light times cover, and cover."""
     radius = abs(rungs[1])
     if radius == 0:
-        return weighed(to_light(scales.at(0)), _share(distance, rungs))
+        return weighed(scales.light(0), _share(distance, rungs))
     halvings = halvings_for(radius)
     at = max(0, halvings - 1)
-    light = to_light(scales.at(at))
-    share = _share(fitted(distance, light.shape[:2]), rungs)
+    light = scales.light(at)
+    for _ in range(at):
+        distance = halved(distance)
+    share = _share(distance, rungs)
     carried, cover = weighed(light, share * glow(light) if style == "disc" else share), share
     for _ in range(halvings - at):
         carried, cover = halved(carried), halved(cover)
-    blur = KERNELS[style](radius / 2**halvings)
+    blur = kernel(style, radius / 2**halvings)
     carried = blur(carried)
     if style == "disc":
         carried *= blur(cover)[..., None] / np.maximum(carried[..., 3:], np.float32(1e-6))
-    return np.asarray(fitted(carried, scales.size), np.float32)
+    return np.asarray(grown(carried, halvings, scales.size), np.float32)

@@ -7,7 +7,7 @@ small size, where that is cheap, and evaluated on the colours of the full pictur
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -20,6 +20,7 @@ RADIUS = 3  # pixels of the small size; wider windows take up the texture around
 EPSILON = 1e-5  # variance of the guide (in [0,1]) below which it counts as flat
 SETTLED = 0.02  # a matte this near to 0 or 1 is taken as 0 or 1
 _LEVEL = np.float32(1 / 255)
+_SUM = np.ones(4, np.float32)
 
 Mask = npt.NDArray[np.uint8]
 
@@ -28,8 +29,8 @@ Mask = npt.NDArray[np.uint8]
 class Edge:
     """A matte refined at the small size, and how to find it at any other.
 
-    `matte` is [h,w]; `planes` [h,w,4] give alpha = p[0:3] . rgb/255 + p[3]; `unsettled` is 1 where that is to be worked
-    out pixel by pixel, `subject` is 1 where the matte is settled at 1.
+    `matte` is [h,w]; `planes` [h,w,4] give alpha = p . (red, green, blue, 255), colours in levels; `unsettled` is 1
+    where that is to be worked out pixel by pixel, `subject` is 1 where the matte is settled at 1.
     """
 
     matte: Matte
@@ -45,26 +46,32 @@ def refine(matte: Matte, guide: Picture) -> Edge:
     high: Any = cv2.dilate(matte, around)
     unsettled = ((high > SETTLED) & (low < 1 - SETTLED)).view(np.uint8)
     planes, refined = np.zeros((*matte.shape, 4), np.float32), matte.copy()
-    planes[..., 3] = matte
+    planes[..., 3] = matte * _LEVEL
     if unsettled.any():
         part = _window(unsettled, 2 * RADIUS)
-        planes[part] = _planes(matte[part], guide[part])
-        there = unsettled[part].view(bool)
-        refined[part][there] = alpha_of(planes[part][there], guide[part][there])
+        planes[part] = _planes(matte[part], guide[part], unsettled[part])
+        cv2.copyTo(alpha_of(planes[part], guide[part]), unsettled[part], refined[part])
     return Edge(matte=refined, planes=planes, unsettled=unsettled, subject=(low >= 1 - SETTLED).view(np.uint8))
 
 
 def alpha_of(planes: Light, colours: Picture) -> Light:
-    """Return alpha [N] in [0,1] of N pixels from their planes [N,4] and colours [N,3]."""
-    alpha: Any = planes[:, 3].copy()
-    for channel in range(3):
-        alpha += planes[:, channel] * (colours[:, channel] * _LEVEL)
-    return np.asarray(np.clip(alpha, 0.0, 1.0), np.float32)
+    """Return alpha [h,w] in [0,1] of pixels from their planes [h,w,4] and colours [h,w,3]."""
+    levels: Any = cv2.cvtColor(colours, cv2.COLOR_RGB2RGBA)
+    terms: Any = cv2.multiply(planes, levels, dtype=cv2.CV_32F)
+    return np.asarray(np.clip(terms.reshape(-1, 4) @ _SUM, 0.0, 1.0), np.float32).reshape(colours.shape[:2])
+
+
+def settled_planes(planes: Light) -> Light:
+    """Return planes [h,w,4] by which `alpha_of` gives what `settled` makes of it."""
+    stretched = planes * np.float32(1 / (1 - 2 * SETTLED))
+    stretched[..., 3] -= np.float32(SETTLED / (1 - 2 * SETTLED)) * _LEVEL
+    return stretched
 
 
 def settled(alpha: Light) -> Light:
     """Return alpha stretched so that what is within SETTLED of 0 or 1 is exactly that."""
-    return np.clip((alpha - np.float32(SETTLED)) * np.float32(1 / (1 - 2 * SETTLED)), 0.0, 1.0)
+    stretched = (alpha - np.float32(SETTLED)) * np.float32(1 / (1 - 2 * SETTLED))
+    return np.asarray(np.clip(stretched, 0.0, 1.0), np.float32)
 
 
 def _window(mask: Mask, margin: int) -> tuple[slice, slice]:
@@ -76,18 +83,28 @@ def _mean(array: Any) -> Any:
     return cv2.boxFilter(array, -1, (2 * RADIUS + 1, 2 * RADIUS + 1))
 
 
-def _planes(matte: Matte, guide: Picture) -> Light:
-    """Return the linear functions [h,w,4] of all windows, averaged over the windows that a pixel lies in."""
+def _planes(matte: Matte, guide: Picture, wanted: Mask) -> Light:
+    """Return the linear functions [h,w,4] of the windows around `wanted`, averaged over those a pixel lies in.
+
+    Other windows are settled: there the function is the matte itself.
+    """
     colour = np.multiply(guide, _LEVEL)
-    means = [*cv2.split(_mean(colour)), _mean(matte)]
-    mr, mg, mb, mm = means
     r, g, b = cv2.split(colour)
-    rr, gg, bb = cv2.split(_mean(cv2.multiply(colour, colour)))
-    rg, rb, gb = (_mean(x * y) - mx * my for x, y, mx, my in ((r, g, mr, mg), (r, b, mr, mb), (g, b, mg, mb)))
-    right = [_mean(x * matte) - mx * mm for x, mx in ((r, mr), (g, mg), (b, mb))]
+    where = np.flatnonzero(cv2.dilate(wanted, np.ones((2 * RADIUS + 1, 2 * RADIUS + 1), np.uint8)).view(bool))
+
+    def mean(array: Any) -> Any:
+        return np.take(_mean(array), where)
+
+    mr, mg, mb, mm = mean(r), mean(g), mean(b), mean(matte)
     ridge = np.float32(EPSILON)
-    x, y, z = _solved((rr - mr * mr + ridge, gg - mg * mg + ridge, bb - mb * mb + ridge), (rg, rb, gb), right)
-    return np.asarray(_mean(cv2.merge((x, y, z, mm - x * mr - y * mg - z * mb))), dtype=np.float32)
+    same = mean(r * r) - mr * mr + ridge, mean(g * g) - mg * mg + ridge, mean(b * b) - mb * mb + ridge
+    cross = mean(r * g) - mr * mg, mean(r * b) - mr * mb, mean(g * b) - mg * mb
+    right = mean(r * matte) - mr * mm, mean(g * matte) - mg * mm, mean(b * matte) - mb * mm
+    x, y, z = _solved(same, cross, right)
+    planes = np.zeros((*matte.shape, 4), np.float32)
+    planes[..., 3] = matte
+    planes.reshape(-1, 4)[where] = np.stack((x, y, z, mm - x * mr - y * mg - z * mb), axis=1)
+    return cast("Light", np.multiply(_mean(planes), _LEVEL))
 
 
 def _solved(same: Any, cross: Any, right: Any) -> tuple[Any, Any, Any]:

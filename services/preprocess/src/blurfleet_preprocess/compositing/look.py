@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from blurfleet_preprocess.compositing.backdrop import Style
+from blurfleet_preprocess.compositing.defocus import Style
 
 Mode = Literal["matte", "depth"]
 Background = Literal["blur", "color", "transparent"]

@@ -1,4 +1,7 @@
-"""Smaller copies of a picture, each half the one before, made when first asked for."""
+"""Smaller copies of a picture. Each pixel of one is a 2x2 block of the one before, counted from the top left.
+
+Where a side is odd its last row or column counts twice, so a level never drifts against the picture.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ from typing import Any
 import cv2
 import numpy as np
 
-from blurfleet_preprocess.compositing.light import Picture
+from blurfleet_preprocess.compositing.light import Light, Picture, to_light
 
 _WORK_SIDE = 270  # the shorter side that mattes are refined at: a quarter of 1080p, near the networks' own 320
 
 
 class Scales:
-    """The picture [H,W,3] and its halves; `at(n)` is 2**n times smaller, sizes rounded up. One per request."""
+    """The picture [H,W,3] and its halves, made when first asked for. One per request."""
 
     def __init__(self, picture: Picture) -> None:
         self._made = [picture]
+        self._light = dict[int, Light]()
+        halvings, side = 0, min(self.size)
+        while side // 2 >= _WORK_SIDE:
+            halvings, side = halvings + 1, side // 2
+        self.work = halvings
+        """Halvings of the level that mattes are refined at."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -24,22 +33,32 @@ class Scales:
         return self._made[0].shape[0], self._made[0].shape[1]
 
     def at(self, halvings: int) -> Picture:
-        """Return the picture halved `halvings` times: each pixel the mean of what it covers."""
+        """Return the picture halved `halvings` times: each pixel the mean of its block."""
         while len(self._made) <= halvings:
             self._made.append(halved(self._made[-1]))
         return self._made[halvings]
 
-    def work(self) -> int:
-        """Return the halvings at which the shorter side comes nearest to, but not under, the refining size."""
-        halvings, side = 0, min(self.size)
-        while side // 2 >= _WORK_SIDE:
-            halvings, side = halvings + 1, side // 2
-        return halvings
+    def light(self, halvings: int) -> Light:
+        """Return the linear light of that level, [h,w,4] with a last channel of ones: light, and how much of it."""
+        if halvings not in self._light:
+            self._light[halvings] = to_light(np.asarray(cv2.cvtColor(self.at(halvings), cv2.COLOR_RGB2RGBA), np.uint8))
+        return self._light[halvings]
 
 
 def halved(array: Any) -> Any:
-    """Return `array` [H,W] or [H,W,C] at half its size, rounded up; area means."""
-    return fitted(array, ((array.shape[0] + 1) // 2, (array.shape[1] + 1) // 2))
+    """Return `array` [H,W] or [H,W,C] at half its size, rounded up: means of 2x2 blocks."""
+    height, width = array.shape[:2]
+    if height % 2 or width % 2:
+        array = cv2.copyMakeBorder(array, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
+    return cv2.resize(array, ((width + 1) // 2, (height + 1) // 2), interpolation=cv2.INTER_AREA)
+
+
+def grown(array: Any, doublings: int, size: tuple[int, int]) -> Any:
+    """Return `array` doubled so many times, linearly, and cut to (height, width): the way back from `halved`."""
+    if doublings:
+        height, width = array.shape[:2]
+        array = cv2.resize(array, (width << doublings, height << doublings), interpolation=cv2.INTER_LINEAR)
+    return np.ascontiguousarray(array[: size[0], : size[1]])
 
 
 def fitted(array: Any, size: tuple[int, int]) -> Any:
@@ -49,3 +68,21 @@ def fitted(array: Any, size: tuple[int, int]) -> Any:
     shrinks = size[0] <= array.shape[0] and size[1] <= array.shape[1]
     made: Any = cv2.resize(array, size[::-1], interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
     return np.ascontiguousarray(made)
+
+
+def gridded(array: Any, size: tuple[int, int], halvings: int) -> Any:
+    """Return an `array` that covers a picture of (height, width) as that picture's level `halvings` has it."""
+    block = 1 << halvings
+    if size[0] % block == 0 == size[1] % block:
+        return fitted(array, (size[0] // block, size[1] // block))
+    scale_y, scale_x = array.shape[0] / size[0], array.shape[1] / size[1]
+    centres = np.array(
+        [[block * scale_x, 0, 0.5 * block * scale_x - 0.5], [0, block * scale_y, 0.5 * block * scale_y - 0.5]]
+    )
+    return cv2.warpAffine(
+        array,
+        centres,
+        (-(-size[1] // block), -(-size[0] // block)),
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_REPLICATE,
+    )

@@ -7,15 +7,17 @@ arXiv:2006.14970).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import numpy as np
 
+from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.defocus import spread, weighed
-from blurfleet_preprocess.compositing.edges import Edge, settled
+from blurfleet_preprocess.compositing.edges import Edge, alpha_of, settled, settled_planes
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels, to_light
-from blurfleet_preprocess.compositing.rim import Rim, put, rims, sampled, taken
+from blurfleet_preprocess.compositing.patches import patches
+from blurfleet_preprocess.compositing.rim import Places, Rim, gathered
 from blurfleet_preprocess.compositing.scales import Scales, halved
 
 _REACH = 3  # pixels of half the refining size that are averaged
@@ -23,66 +25,86 @@ _REACH = 3  # pixels of half the refining size that are averaged
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Light of the subject alone and of what is behind it alone, [h,w,3] each, where both come near each other."""
+    """Light of what is behind the subject alone, and how much the subject's differs from it, [h,w,3] each."""
 
-    front: Light
     back: Light
-
-
-def sides(scales: Scales, edge: Edge) -> Sides:
-    """Estimate both sides of the edge at half the refining size; a pixel counts by the fourth power of its share."""
-    light, front = to_light(scales.at(scales.work())), settled(edge.matte)
-    made = [spread(halved(weighed(light, np.square(np.square(side)))), _near) for side in (front, 1 - front)]
-    return Sides(front=made[0], back=made[1])
+    contrast: Light
 
 
 def over(scales: Scales, edge: Edge, base: Picture) -> Picture:
     """Lay the subject over `base` [H,W,3] uint8, which is written to; what is settled as subject is copied."""
-    picture, known = scales.at(0), None
-    cv2.copyTo(picture, _whole(edge.subject, scales.size), base)
-    for rim in rims(edge, picture):
-        alpha = settled(rim.alpha)
-        solid = rim.of(alpha >= 1)
-        put(base, solid.where, solid.colours)
-        soft = rim.of((alpha > 0) & (alpha < 1))
-        if soft.where.size:
-            known = known or sides(scales, edge)
-            cover = _threefold(settled(soft.alpha))
-            behind = to_light(taken(base, soft.where))
-            put(base, soft.where, to_levels(behind + cover * (own_light(soft, cover, known) - behind)))
+    rim = _copied(scales, edge, scales.at(0), base)
+    if rim.where.size:
+        known = _sides(scales, edge)
+        for heap in rim.heaps():
+            cover, behind = _threefold(heap.alpha), to_light(heap.of(base))
+            light = _own_light(scales, heap, cover, known)
+            light -= behind
+            light *= cover
+            light += behind
+            heap.put(base, to_levels(light))
     return base
 
 
 def cut_out(scales: Scales, edge: Edge) -> Picture:
     """Return [H,W,4]: the subject in its own colours and its alpha. Where alpha is 0 nothing of the picture is left."""
-    picture, known = scales.at(0), None
     made = np.zeros((*scales.size, 4), np.uint8)
-    cv2.copyTo(cv2.cvtColor(picture, cv2.COLOR_RGB2RGBA), _whole(edge.subject, scales.size), made)
-    for rim in rims(edge, picture):
-        some = rim.of(settled(rim.alpha) > 0)
-        if not some.where.size:
-            continue
-        known = known or sides(scales, edge)
-        alpha = settled(some.alpha)
-        colours = to_levels(own_light(some, _threefold(alpha), known))
-        cover = np.rint(255 * alpha).astype(np.uint8)
-        put(made, some.where, np.where(cover[:, None] > 0, np.column_stack((colours, cover)), np.uint8(0)))
+    rim = _copied(scales, edge, cv2.cvtColor(scales.at(0), cv2.COLOR_RGB2RGBA), made)
+    if rim.where.size:
+        known = _sides(scales, edge)
+        for heap in rim.heaps():
+            colours = to_levels(_own_light(scales, heap, _threefold(heap.alpha), known))
+            alpha = np.rint(255 * heap.alpha[:, None]).astype(np.uint8)
+            heap.put(made, np.concatenate((np.where(alpha > 0, colours, np.uint8(0)), alpha), axis=1))
     return made
 
 
-def own_light(rim: Rim, cover: Light, known: Sides) -> Light:
-    """Return the subject's own light [N,3]; `cover` is alpha for each channel. The pixel itself where alpha is 1."""
-    front, back = sampled(known.front, rim.where, rim.size), sampled(known.back, rim.where, rim.size)
-    mixed = to_light(rim.colours)
-    return np.clip(front + cover * (mixed - back - cover * (front - back)), 0.0, 1.0)
+def fine(scales: Scales, edge: Edge, whole: Matte) -> Matte:
+    """Return the matte `whole` [H,W] of the picture with its unsettled parts refined."""
+    made = whole.copy()
+    for patch in patches(edge.unsettled, scales.work, scales.size):
+        made[patch.pixels] = alpha_of(patch.enlarged(edge.planes), scales.at(0)[patch.pixels])
+    return made
 
 
-def _whole(mask: Any, size: tuple[int, int]) -> Any:
-    return cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST)
+def _copied(scales: Scales, edge: Edge, source: Any, target: Picture) -> Rim:
+    """Copy every pixel that is all subject; return those that are partly."""
+    height, width = edge.subject.shape
+    mask: Any = cv2.resize(edge.subject, (width << scales.work, height << scales.work), interpolation=cv2.INTER_NEAREST)
+    cv2.copyTo(source, np.ascontiguousarray(mask[: scales.size[0], : scales.size[1]]), target)
+    found, planes = list[tuple[Places, Light]](), settled_planes(edge.planes)
+    for patch in patches(edge.unsettled, scales.work, scales.size):
+        alpha = alpha_of(patch.enlarged(planes), scales.at(0)[patch.pixels])
+        cv2.copyTo(source[patch.pixels], np.greater_equal(alpha, 1).view(np.uint8), target[patch.pixels])
+        there = np.flatnonzero((alpha > 0) & (alpha < 1))
+        width, (top, left) = alpha.shape[1], (pixels.start for pixels in patch.pixels)
+        rows = there.astype(np.int32) // np.int32(width)
+        where = there + rows * np.int32(scales.size[1] - width) + (top * scales.size[1] + left)
+        found.append((where, np.take(alpha, there)))
+    return gathered(found, scales.size)
+
+
+def _own_light(scales: Scales, rim: Rim, cover: Light, known: Sides) -> Light:
+    """Return the subject's own light [N,3], of no sure range; `cover` [N,3] is alpha for each channel."""
+    back, contrast = rim.sampled((known.back, known.contrast), scales.work + 1)
+    light: Light = to_light(rim.of(scales.at(0)))
+    light -= back
+    light -= cover * contrast
+    light *= cover
+    light += back
+    light += contrast
+    return light
+
+
+def _sides(scales: Scales, edge: Edge) -> Sides:
+    """Estimate both sides of the edge at half the refining size; a pixel counts by the fourth power of its share."""
+    light, share = scales.light(scales.work), settled(edge.matte)
+    front, back = (spread(halved(weighed(light, np.square(np.square(side)))), _near) for side in (share, 1 - share))
+    return Sides(back=back, contrast=front - back)
 
 
 def _threefold(alpha: Light) -> Light:
-    return np.repeat(alpha[:, None], 3, axis=1)
+    return cast("Light", cv2.cvtColor(alpha[None], cv2.COLOR_GRAY2RGB)[0])
 
 
 def _near(array: Any) -> Any:
