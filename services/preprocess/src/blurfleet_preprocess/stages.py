@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from opentelemetry.trace import NonRecordingSpan, NoOpTracer, Span, SpanContext, SpanKind, StatusCode, Tracer, use_span
 
@@ -14,6 +14,7 @@ from blurfleet_preprocess.metrics import GatewayMetrics
 
 Attributes = Mapping[str, str | int | bool]
 _SPANS = {"infer": "triton.infer"}  # what another process does is named after it
+_ELSEWHERE = frozenset(_SPANS.values())
 
 
 class Stages:
@@ -42,37 +43,41 @@ class Stages:
     def timed(self, stage: str, attributes: Attributes | None = None) -> Iterator[Span]:
         """Measure a stage, and open a span around it that ends when the figure says."""
         began_ns, began = time.time_ns(), time.perf_counter_ns()
-        span = self._tracer.start_span(
-            _SPANS.get(stage, f"blur.{stage}"), attributes=attributes, kind=_kind(stage), start_time=began_ns
-        )
+        span = self._opened(_SPANS.get(stage, f"blur.{stage}"), attributes, began_ns)
         try:
-            with use_span(span, record_exception=False, set_status_on_exception=False):
+            with _within(span) if span is not self.span else nullcontext():
                 yield span
-        except BaseException as error:
-            failed(span, error)
-            raise
         finally:
             took = time.perf_counter_ns() - began
             self.seconds[stage] = self.seconds.get(stage, 0.0) + took / 1e9
-            span.end(began_ns + took)
+            if span is not self.span:
+                span.end(began_ns + took)
 
     @contextmanager
     def within(self, name: str, attributes: Attributes | None = None) -> Iterator[Span]:
         """Open a span for a part of a stage; its time is the stage's."""
-        with self._tracer.start_as_current_span(
-            name, attributes=attributes, kind=SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
-        ) as span:
-            try:
+        span = self._opened(name, attributes, time.time_ns())
+        try:
+            with _within(span) if span is not self.span else nullcontext():
                 yield span
-            except BaseException as error:
-                failed(span, error)
-                raise
+        finally:
+            if span is not self.span:
+                span.end()
 
     def waited(self, stage: str, seconds: float) -> None:
         """Note a stage that has just ended and took `seconds`."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         now = time.time_ns()
-        self._tracer.start_span(f"blur.{stage}", start_time=now - round(seconds * 1e9)).end(now)
+        span = self._opened(f"blur.{stage}", None, now - round(seconds * 1e9))
+        if span is not self.span:
+            span.end(now)
+
+    def _opened(self, name: str, attributes: Attributes | None, at_ns: int) -> Span:
+        """Return a new span, or the request's own where nothing is recorded: most requests of a busy node."""
+        if not self.span.is_recording():
+            return self.span
+        kind = SpanKind.CLIENT if name in _ELSEWHERE else SpanKind.INTERNAL
+        return self._tracer.start_span(name, attributes=attributes, kind=kind, start_time=at_ns)
 
     def observe(self, metrics: GatewayMetrics) -> None:
         """Count the stages of a request that was answered."""
@@ -97,5 +102,11 @@ def failed(span: Span, error: BaseException) -> None:
         span.set_status(StatusCode.ERROR, reason)
 
 
-def _kind(stage: str) -> SpanKind:
-    return SpanKind.CLIENT if stage == "infer" else SpanKind.INTERNAL
+@contextmanager
+def _within(span: Span) -> Iterator[None]:
+    with use_span(span, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except BaseException as error:
+            failed(span, error)
+            raise
