@@ -198,7 +198,7 @@ def test_a_drain_reaches_the_gateways_and_outlives_swaps_and_restarts(bench: Ben
     assert read_routing(bench.routing).models.keys() == {"bokeh"}
 
 
-def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench) -> None:
+def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.flips.fail = "load"
     bench.swapper.swap(order())
     bench.flips.fail = ""
@@ -211,7 +211,7 @@ def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench) -> None:
         assert release.wait(10.0)
         real(alias, within_s=within_s)
 
-    bench.flips.load = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.flips, "load", slow)
     first = threading.Thread(target=bench.swapper.resume, args=("bokeh",))
     first.start()
     assert started.wait(10.0)
@@ -223,7 +223,7 @@ def test_two_threads_that_owe_the_same_alias_load_it_once(bench: Bench) -> None:
     assert bench.flips.calls.count("load") == 1
 
 
-def test_a_trip_reaches_the_gateways_while_an_alias_hangs(bench: Bench) -> None:
+def test_a_trip_reaches_the_gateways_while_an_alias_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.flips.fail = "load"
     bench.swapper.swap(order(A))
     bench.flips.fail = ""
@@ -233,7 +233,7 @@ def test_a_trip_reaches_the_gateways_while_an_alias_hangs(bench: Bench) -> None:
         hanging.set()
         assert release.wait(10.0)
 
-    bench.flips.load = hang  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.flips, "load", hang)
     repair = threading.Thread(target=bench.swapper.resume, args=("bokeh",))
     repair.start()
     assert hanging.wait(10.0)
@@ -263,7 +263,7 @@ def test_a_trip_gives_the_alias_one_deadline_and_the_loop_has_patience(
     monkeypatch.setattr(
         swap_module, "time", SimpleNamespace(monotonic=lambda: clock[0], perf_counter=time.perf_counter)
     )
-    bench.flips.load = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.flips, "load", slow)
     bench.flips.given.clear()
     bench.swapper.swap(order())
     assert bench.flips.given == {"await_ready": 0.5, "verify": 1.0}
@@ -271,7 +271,9 @@ def test_a_trip_gives_the_alias_one_deadline_and_the_loop_has_patience(
     assert bench.flips.given == {"await_ready": 0.5, "verify": 5.0}
 
 
-def test_a_trip_waits_neither_for_another_models_alias_nor_for_ever_for_its_own(tmp_path: Path) -> None:
+def test_a_trip_waits_neither_for_another_models_alias_nor_for_ever_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, ready_s=0.2)
     bench.swapper.learn("other", FACE)
     hanging, release = threading.Event(), threading.Event()
@@ -283,7 +285,7 @@ def test_a_trip_waits_neither_for_another_models_alias_nor_for_ever_for_its_own(
             assert release.wait(10.0)
         real(alias, within_s=within_s)
 
-    bench.flips.load = hang  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.flips, "load", hang)
     repair = threading.Thread(target=bench.swapper.swap, args=(order(A, alias="other"),))
     repair.start()
     assert hanging.wait(10.0)

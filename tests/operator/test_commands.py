@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from simulated_fleet import NOW, Fleet, Script, digest
 
@@ -87,7 +89,9 @@ PHASES = (loading, holding, gated, soaking, paused, tripped, stalled, promoted, 
 
 
 @pytest.mark.parametrize("reach", PHASES, ids=lambda f: f"abort while {f.__name__.replace('_', ' ')}")
-def test_abort_brings_every_node_back_to_known_good_in_bounded_time(fleet: Fleet, reach) -> None:  # type: ignore[no-untyped-def]
+def test_abort_brings_every_node_back_to_known_good_in_bounded_time(
+    fleet: Fleet, reach: Callable[[Fleet], None]
+) -> None:
     reach(fleet)
     fleet.ops(abort="now")
     fleet.until(lambda: fleet.status().outcome == "Aborted", ticks=2)
@@ -183,7 +187,9 @@ def test_a_soak_that_is_over_opens_the_next_wave(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("reach", [gated, paused, stalled], ids=lambda f: f"while {f.__name__}")
-def test_a_pending_gate_a_pause_and_a_passed_deadline_mute_no_trip(fleet: Fleet, reach) -> None:  # type: ignore[no-untyped-def]
+def test_a_pending_gate_a_pause_and_a_passed_deadline_mute_no_trip(
+    fleet: Fleet, reach: Callable[[Fleet], None]
+) -> None:
     fleet.change(correlation={"nodes": 1, "window": "10m"})
     if reach is paused:
         fleet.change(engine_set="mixed")

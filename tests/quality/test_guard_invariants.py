@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,12 +54,12 @@ def test_k_of_n_agrees_with_counting_every_window_by_hand(marks: list[str], k: i
 
 @given(MARKS, st.randoms(use_true_random=False))
 @HYPOTHESIS
-def test_what_trips_in_order_trips_in_any_order_within_the_buffer(marks: list[str], random: object) -> None:
+def test_what_trips_in_order_trips_in_any_order_within_the_buffer(marks: list[str], random: Random) -> None:
     samples = [sample(i, m) for i, m in enumerate(marks)]
     shuffled: list[Sample] = []
     for at in range(0, len(samples), REORDER_FRAMES):
         block = samples[at : at + REORDER_FRAMES]
-        random.shuffle(block)  # type: ignore[attr-defined]
+        random.shuffle(block)
         shuffled += block
     if fires(samples) is not None:
         assert fires(shuffled) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,9 +161,9 @@ def test_a_flat_depth_reference_is_refused() -> None:
         pytest.param(np.full((8, 8), None), disc(), Reason.WRONG_DTYPE, id="objects"),
     ],
 )
-def test_what_is_no_pair_of_mattes_is_refused(reference: object, candidate: object, reason: Reason) -> None:
+def test_what_is_no_pair_of_mattes_is_refused(reference: Any, candidate: Any, reason: Reason) -> None:
     with pytest.raises(InvalidInput) as caught:
-        measure(reference, candidate)  # type: ignore[arg-type]
+        measure(reference, candidate)
     assert caught.value.reason is reason
 
 

@@ -7,7 +7,7 @@ import pytest
 from blurfleet.api.policy import MetricName, PolicySpec, Rule, Trip
 from blurfleet.check import Severity
 from blurfleet.errors import UnknownName
-from blurfleet.quality.rules import bind, default_policy, policy_problems, resolve
+from blurfleet.quality.rules import Role, bind, default_policy, policy_problems, resolve
 from blurfleet.quality.state import guard_policy
 from blurfleet.reasons import Reason
 
@@ -21,8 +21,8 @@ from blurfleet.reasons import Reason
     ],
     ids=["an Orin's primary", "an Orin's fallback has the wider DEER", "an A100's primary"],
 )
-def test_the_golden_limits_of_the_default_policy(device_class: str, role: str, golden: dict[str, float]) -> None:
-    rules = bind(resolve(default_policy(), device_class, role), "Golden")  # type: ignore[arg-type]
+def test_the_golden_limits_of_the_default_policy(device_class: str, role: Role, golden: dict[str, float]) -> None:
+    rules = bind(resolve(default_policy(), device_class, role), "Golden")
     assert {r.metric.value: r.limit for r in rules if r.limit} == golden
     assert [r.metric.value for r in rules[:3]] == ["NonFinite", "OutOfRange", "Collapsed"]
     assert {r.action for r in rules} == {"Swap"}

@@ -117,7 +117,7 @@ def a100(*values: float | None, **more: Any) -> dict[str, Any]:
         pytest.param({"id": "flux_x", "values": [1]}, OPEN, None, Reason.UNKNOWN_METRIC, id="an unknown figure"),
         pytest.param({"id": "lpips_x", "values": [1]}, OPEN, None, Reason.METRIC_UNAVAILABLE, id="LPIPS"),
         pytest.param({"id": "deer_x"}, OPEN, None, Reason.UNPARSEABLE, id="no values"),
-        pytest.param(deer("high"), OPEN, None, Reason.UNPARSEABLE, id="a word for a value"),  # type: ignore[arg-type]
+        pytest.param({"id": "deer_x", "values": ["high"]}, OPEN, None, Reason.UNPARSEABLE, id="a word for a value"),
         pytest.param(deer(0.1, frame_ids=[1, 2]), OPEN, None, Reason.UNPARSEABLE, id="more ids than values"),
         pytest.param(deer(0.1, frame_ids=[1.5]), OPEN, None, Reason.UNPARSEABLE, id="a fractional id"),
         pytest.param(deer(0.1, times=[math.nan]), OPEN, None, Reason.UNPARSEABLE, id="a NaN time"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -162,9 +162,9 @@ def memory_bound(graph: onnx.ModelProto, artifact_bytes: int) -> int:
     return 2 * artifact_bytes + sum(4 * prod(s) for name, s in shapes_of(graph).items() if name not in weights)
 
 
-def _tensors(graph: onnx.ModelProto, values: object) -> tuple[Tensor, ...]:
+def _tensors(graph: onnx.ModelProto, values: Iterable[onnx.ValueInfoProto]) -> tuple[Tensor, ...]:
     shapes = shapes_of(graph)
-    return tuple(Tensor(name=v.name, shape=shapes[v.name]) for v in values)  # type: ignore[attr-defined]
+    return tuple(Tensor(name=v.name, shape=shapes[v.name]) for v in values)
 
 
 def _serving(plan: ServingPlan, artifacts: Artifacts) -> Serving:

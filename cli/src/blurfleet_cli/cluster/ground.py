@@ -7,14 +7,15 @@ The kinds come from the chart's `crds/`, the rest from `deploy/ground.yaml`, whi
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from blurfleet.api.base import API_VERSION
+from blurfleet.deadline import came_true
 from blurfleet.errors import AdmissionRefused, NodeError, StoreError, UnknownName
 from blurfleet.reasons import Reason
 from blurfleet_cli.cluster.identities import NAMESPACE
@@ -97,7 +98,7 @@ def _wait_in_force(api: KubeApi) -> None:
             "Impersonate-Group": "system:masters",
         }
         for body, headers in ((_set_with(_PROBE_DIGEST), {}), (rollout, {}), (node, agent)):
-            _until(lambda b=body, h=headers: _refused(api, b, h), f"no policy refuses {body['kind']}")  # type: ignore[misc]
+            _until(partial(_refused, api, body, headers), f"no policy refuses {body['kind']}")
     finally:
         api.delete(tombstone)
 
@@ -131,17 +132,18 @@ def _set_with(digest: str) -> dict[str, Any]:
 
 
 def _until(holds: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + _READY_S
     last = ""
-    while True:
+
+    def held() -> bool:
+        nonlocal last
         try:
-            if holds():
-                return
+            return holds()
         except StoreError as error:
             last = f": {error.message[:300]}"
-        if time.monotonic() > deadline:
-            raise NodeError(Reason.SERVER_NOT_READY, f"{otherwise} after {_READY_S:.0f} s{last}")
-        time.sleep(_POLL_S)
+            return False
+
+    if not came_true(held, _READY_S, poll_s=_POLL_S):
+        raise NodeError(Reason.SERVER_NOT_READY, f"{otherwise} after {_READY_S:.0f} s{last}")
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ import json
 import secrets
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from blurfleet.api.base import Model
+from blurfleet.deadline import came_true
 from blurfleet.errors import NodeError, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.atomic import write_atomic
@@ -252,20 +252,15 @@ class ControlPlane:
         return [f"--audit-policy-file={self.root / 'audit.yaml'}", f"--audit-log-path={self.audit_log}"]
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + _READY_S
-        while True:
-            if not processes.alive(self._pid(APISERVER)) or not processes.alive(self._pid(STORAGE)):
-                log = self.root / f"logs/{APISERVER}.log"
-                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
-                words = f"the control plane ended at its start: {last[0] if last else 'it said nothing'}"
-                raise NodeError(Reason.SERVER_NOT_READY, words, where=str(log))
-            if self._ready():
-                return
-            if time.monotonic() > deadline:
-                raise NodeError(Reason.SERVER_NOT_READY, f"not ready after {_READY_S:.0f} s", where=self.url)
-            time.sleep(_POLL_S)
+        if not came_true(self._ready, _READY_S, poll_s=_POLL_S):
+            raise NodeError(Reason.SERVER_NOT_READY, f"not ready after {_READY_S:.0f} s", where=self.url)
 
     def _ready(self) -> bool:
+        if not processes.alive(self._pid(APISERVER)) or not processes.alive(self._pid(STORAGE)):
+            log = self.root / f"logs/{APISERVER}.log"
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+            words = f"the control plane ended at its start: {last[0] if last else 'it said nothing'}"
+            raise NodeError(Reason.SERVER_NOT_READY, words, where=str(log))
         if not self.authority.is_file():
             return False
         with contextlib.closing(self.admin()) as api, contextlib.suppress(StoreError):

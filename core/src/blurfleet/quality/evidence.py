@@ -185,9 +185,9 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _pack(frame: FrameArrays) -> bytes:
-    arrays = {"candidate": frame.candidate, "oracle": frame.oracle, "tensor": frame.tensor}
+    arrays: dict[str, Any] = {"candidate": frame.candidate, "oracle": frame.oracle, "tensor": frame.tensor}
     stream = io.BytesIO()
-    np.savez_compressed(stream, **{k: v for k, v in arrays.items() if v is not None})  # type: ignore[arg-type]
+    np.savez_compressed(stream, **{k: v for k, v in arrays.items() if v is not None})
     return stream.getvalue()
 
 

@@ -137,7 +137,11 @@ def _scaled(ref: Matte, cand: Matte) -> tuple[Matte, Matte]:
     if not (high > low):
         raise InvalidInput(Reason.INVALID_SAMPLE, "a flat depth reference has no range to scale by", where="ref")
     scale = 1.0 / (high - low)
-    return tuple(np.asarray((a.astype(np.float64) - low) * scale, dtype=np.float32) for a in (ref, cand))  # type: ignore[return-value]
+
+    def scaled(matte: Matte) -> Matte:
+        return np.asarray((matte.astype(np.float64) - low) * scale, dtype=np.float32)
+
+    return scaled(ref), scaled(cand)
 
 
 def _p999(difference: Matte) -> float:

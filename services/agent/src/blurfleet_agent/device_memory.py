@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import structlog
@@ -83,5 +83,5 @@ def nvml_memory(index: int) -> DeviceMemory:
     return DeviceMemory(source="NVML", read=read, driver=str(pynvml.nvmlSystemGetDriverVersion()))
 
 
-def _reading(info: object) -> Reading:
-    return Reading(total=int(info.total), available=int(info.free))  # type: ignore[attr-defined]  # NVML has no types
+def _reading(info: Any) -> Reading:
+    return Reading(total=int(info.total), available=int(info.free))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blurfleet.api.record import Tensor
+from blurfleet.deadline import came_true
 from blurfleet.errors import EngineError, EngineTimeout
 from blurfleet.reasons import Reason
 from blurfleet.serving.triton import TritonClient
@@ -96,13 +97,12 @@ def ensure_engine_ready(client: TritonClient, engine: str) -> None:
 def await_version(control: RepositoryControl, name: str, version: int, *, deadline_s: float) -> None:
     """Return once the index says that `version` of `name` is READY. Raises EngineTimeout(AliasStale) after that."""
     until = time.monotonic() + deadline_s
-    while True:
-        left = until - time.monotonic()
-        if control.ready(name, version, timeout_s=max(0.1, left)):
-            return
-        if left <= 0:
-            raise EngineTimeout(Reason.ALIAS_STALE, f"version {version} is not READY in the index", where=name)
-        time.sleep(_READY_POLL_S)
+
+    def ready() -> bool:
+        return control.ready(name, version, timeout_s=max(0.1, until - time.monotonic()))
+
+    if not came_true(ready, deadline_s, poll_s=_READY_POLL_S):
+        raise EngineTimeout(Reason.ALIAS_STALE, f"version {version} is not READY in the index", where=name)
 
 
 def verify_alias(

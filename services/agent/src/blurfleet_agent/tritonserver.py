@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from blurfleet.deadline import came_true
 from blurfleet.errors import EngineError, EngineTimeout, NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.triton import TritonClient
@@ -45,14 +47,14 @@ _NOISE = re.compile(r"CUDA|Cuda|pinned_memory")
 
 
 def _await_ports(ports: Ports, wait_s: float) -> None:
-    until = time.monotonic() + wait_s
-    while True:
-        try:
-            return check_ports_free(ports)
-        except NodeError:
-            if not time.monotonic() < until:
-                raise
-            time.sleep(_START_POLL_S)
+    def free() -> bool:
+        with contextlib.suppress(NodeError):
+            check_ports_free(ports)
+            return True
+        return False
+
+    if not came_true(free, wait_s, poll_s=_START_POLL_S):
+        check_ports_free(ports)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +141,16 @@ class TritonServer:
         """
         began = time.monotonic()
         with TritonClient(self.grpc_address) as client:
-            while time.monotonic() - began < timeout_s:
+
+            def ready() -> bool:
                 if not self.running():
                     raise EngineError(
                         Reason.SERVER_NOT_READY, f"the Triton server ended: {self.last_words()}", where=str(self.log)
                     )
-                if client.server_ready(timeout_s=1.0):
-                    return time.monotonic() - began
-                time.sleep(_START_POLL_S)
+                return client.server_ready(timeout_s=1.0)
+
+            if came_true(ready, timeout_s, poll_s=_START_POLL_S):
+                return time.monotonic() - began
         raise EngineTimeout(
             Reason.SERVER_NOT_READY, f"the Triton server is not ready after {timeout_s:g} s", where=str(self.log)
         )
