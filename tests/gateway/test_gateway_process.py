@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -95,14 +96,14 @@ def gateway(bench: SwapBench) -> Iterator[Process]:
         assert process.stop() == 0
 
 
-def route(bench: SwapBench, *, serving: int, epoch: int, primary: str = "") -> None:
+def route(bench: SwapBench, *, serving: int, epoch: int, primary: str = "", contract: ContractSpec = SPEC) -> None:
     """Serve engine 0 (the primary) or engine 1 (the fallback); `primary` renames the primary."""
     routed = [RoutedEngine(engine=e.name, digest=e.digest, precision="FP32") for e in bench.engines]
     if primary:
         routed[0] = routed[0].model_copy(update={"engine": primary})
     made = Route(
         alias=bench.alias, epoch=epoch, serving="Fallback" if serving else "Primary", primary=routed[0],
-        fallback=routed[1], contract=SPEC,
+        fallback=routed[1], contract=contract,
     )  # fmt: skip
     write_routing(bench.routing, RoutingTable(simulated=True).with_route(made))
 
@@ -163,14 +164,17 @@ def test_flips_under_load_fail_no_request_and_mix_no_epochs(bench: SwapBench, ga
             )
             answers.append((epoch, least, bool(right)))
 
+    def answered(count: int) -> bool:
+        return len(answers) >= count
+
     threads = [threading.Thread(target=load) for _ in range(3)]
     for thread in threads:
         thread.start()
     for epoch in range(11, 41):
         route(bench, serving=epoch % 2, epoch=epoch)
         current[0] = epoch
-        seen = len(answers)
-        until(lambda seen=seen: len(answers) >= seen + 3)  # type: ignore[misc]
+        wanted = len(answers) + 3
+        until(partial(answered, wanted))
     stop.set()
     for thread in threads:
         thread.join(DEADLINE_S)
@@ -196,14 +200,15 @@ def test_a_tensor_that_makes_the_engine_answer_nan_is_refused_before_it(bench: S
 
 
 def test_an_out_of_range_matte_never_leaves_the_node(bench: SwapBench, gateway: Process) -> None:
-    route(bench, serving=0, epoch=52)
+    wide = contract_at(SIZE, ContractSpec(mean=("0",) * 3, std=("0.5",) * 3))
+    route(bench, serving=0, epoch=52, contract=wide)
     tensor = np.random.default_rng(1).uniform(0, 1.9, (1, 3, SIZE, SIZE)).astype(np.float32)
     buffer = BytesIO()
     np.save(buffer, tensor)
-    headers = {"x-blurfleet-contract": contract_hash(SPEC)}
+    headers = {"x-blurfleet-contract": contract_hash(wide)}
     response = gateway.client.post("/v1/tensor", content=buffer.getvalue(), headers=headers)
-    assert response.status_code == 200
-    # Engine 0 answers up to 1.9, engine 1 half of it.
+    assert response.status_code == 200, response.text
+    # Pixels land in [0, 2]. Engine 0 answers up to 1.9, engine 1 half of it.
     assert response.headers["x-blurfleet-withheld"] == "OutOfRangeOutput"
     np.testing.assert_array_equal(np.load(BytesIO(response.content)), tensor[:, :1] * np.float32(0.5))
 
