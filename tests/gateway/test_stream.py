@@ -34,6 +34,7 @@ from blurfleet.serving.streaming import (
     unpacked,
 )
 from blurfleet_preprocess.stream_session import StreamLimits
+from blurfleet_preprocess.wire import WireLimits
 
 Rig = Any  # the fixture's class lives in conftest.py
 Serve = Callable[..., contextlib.AbstractContextManager[httpx.Client]]
@@ -288,6 +289,14 @@ def test_a_client_that_waits_for_a_slow_engine_is_not_idle(
         gate.wait()
         until(lambda: time.monotonic() - began > 0.5)
         gate.opened.set()
+        assert answer(socket)[0].id == 1
+
+
+def test_a_stream_is_held_to_no_requests_time(rig: Rig, serve: Serve, photo: bytes, until: Callable[..., None]) -> None:
+    began = time.monotonic()
+    with serve(rig, wire=WireLimits(header_s=0.2)) as client, greeted(client, Hello()) as socket:
+        until(lambda: time.monotonic() - began > 0.8)
+        socket.send(photo)
         assert answer(socket)[0].id == 1
 
 

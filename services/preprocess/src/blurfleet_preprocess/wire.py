@@ -87,7 +87,8 @@ class Wire(H11Protocol):
         return [wire for wire in self.connections if isinstance(wire, Wire)]
 
     def _watch(self) -> None:
-        if self.busy() or self.transport.is_closing():
+        handed_over = self.transport.get_protocol() is not self  # to a WebSocket, which has limits of its own
+        if handed_over or self.busy() or self.transport.is_closing():
             self._stop_watching()
         elif self._timer is None:
             self._timer = self.loop.call_later(self.limits.header_s, self._too_slow)
