@@ -13,6 +13,7 @@ from blurfleet.errors import BlurfleetError
 from blurfleet_preprocess import problems
 from blurfleet_preprocess.access import ANYONE, OPEN_PATHS
 from blurfleet_preprocess.exchange import Exchange
+from blurfleet_preprocess.routes_page import PAGE_PATHS
 
 _SUBPROTOCOL = "bearer."
 _CLOSED = 4401  # a code of our own beside HTTP's 401
@@ -27,7 +28,7 @@ class Doorkeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 or 429, or hand the request on."""
-        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN_PATHS:
+        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN_PATHS | PAGE_PATHS:
             await self._app(scope, receive, send)
             return
         with contextlib.ExitStack() as stack:

@@ -13,7 +13,15 @@ from starlette.requests import ClientDisconnect
 
 from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
-from blurfleet_preprocess import problems, routes_node, routes_pictures, routes_selftest, routes_stream, routes_v2
+from blurfleet_preprocess import (
+    problems,
+    routes_node,
+    routes_page,
+    routes_pictures,
+    routes_selftest,
+    routes_stream,
+    routes_v2,
+)
 from blurfleet_preprocess.doorkeeper import Doorkeeper
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.metrics import GatewayMetrics
@@ -33,6 +41,7 @@ def build_app(exchange: Exchange, ready: Readiness, streams: StreamLimits | None
     app.include_router(routes_node.routes(exchange, ready))
     app.include_router(routes_v2.routes(exchange, ready))
     app.include_router(routes_stream.routes(exchange, streams))
+    app.include_router(routes_page.routes())
     app.add_middleware(TracedRequests, tracing=exchange.tracing)  # within the door: who is refused there costs no span
     app.add_middleware(Doorkeeper, exchange=exchange)
     return app
