@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.api.engineset import InputProfile
 from blurfleet.identity import digest_bytes
+from blurfleet.quality.drift import features_of, statistics_of
 from blurfleet_forge import frames
 from blurfleet_forge.answers import reference_answers
 from blurfleet_forge.backends.onnxruntime import Session
@@ -115,9 +116,12 @@ class Workpiece:
         return [f.name for f in held], tensors, [self.oracle().run(t) for t in tensors]
 
     def profile(self) -> InputProfile:
-        """Return the calibration tensors' mean, deviation and extremes per channel, and their digest."""
+        """Return the calibration tensors' mean, deviation and extremes per channel, and their digest.
+
+        Brightness and contrast are kept frame by frame: live frames are compared with them.
+        """
         stack = np.concatenate(self.calibration)
-        statistics: dict[str, str] = {}
+        statistics = statistics_of(features_of(tensor) for tensor in self.calibration)
         for channel in range(stack.shape[1]):
             plane = stack[:, channel]
             for word, value in (

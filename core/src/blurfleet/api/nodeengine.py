@@ -8,7 +8,7 @@ from pydantic import Field
 
 from blurfleet.api.base import Digest, Model, Precision
 from blurfleet.api.contract import ContractSpec
-from blurfleet.api.engineset import Blob
+from blurfleet.api.engineset import Blob, InputProfile
 from blurfleet.api.meta import Condition
 from blurfleet.api.policy import PolicySpec
 
@@ -29,7 +29,7 @@ class EngineRef(Model):
 
 
 class NodeModel(Model):
-    """One served model. `golden` and `oracle` belong to the set of `candidate` while there is one, else of `primary`.
+    """One served model. `golden`, `profile` and `oracle` are of the set of `candidate` while there is one, else `primary`.
 
     `attempt` is the rollout's identity and retry token: a latch holds for (model, digest, attempt).
     """
@@ -41,6 +41,7 @@ class NodeModel(Model):
     candidate: EngineRef | None = None
     oracle: EngineRef | None = None
     golden: Blob | None = None
+    profile: InputProfile = InputProfile()
     policy: PolicySpec = PolicySpec()
     policy_name: str = ""
     contract: ContractSpec = ContractSpec()

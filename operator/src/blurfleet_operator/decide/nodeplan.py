@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from blurfleet.api.base import seconds
 from blurfleet.api.capabilities import lacking, needed, within
 from blurfleet.api.contract import DEFAULT_CONTRACT
+from blurfleet.api.engineset import InputProfile
 from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeModel
 from blurfleet.api.policy import PolicySpec
 from blurfleet.api.rollout import RolloutStatus
@@ -213,7 +214,8 @@ def _without_candidate(plan: Plan, node: NodeView, has: NodeModel) -> NodeModel:
     """Return the entry with golden frames and oracle of the primary's own set again."""
     source = source_of(plan.obs.sets, has.primary) if has.primary else None
     oracle = _oracle(plan, node, has.primary, has.fallback)
-    return has.model_copy(update={"candidate": None, "oracle": oracle, "golden": source.golden if source else None})
+    own = {"golden": source.golden if source else None, "profile": source.profile if source else InputProfile()}
+    return has.model_copy(update={"candidate": None, "oracle": oracle, **own})
 
 
 def _oracle(plan: Plan, node: NodeView, judged: EngineRef | None, fallback: EngineRef | None) -> EngineRef | None:
@@ -271,6 +273,7 @@ def _entry(
         candidate=candidate,
         oracle=_oracle(plan, node, judged, fallback),
         golden=golden,
+        profile=source.profile if source else has.profile if has is not None and same else InputProfile(),
         policy=within(policy or plan.status.policy or PolicySpec(), node.status.facts.capabilities),
         policy_name=policy_name if policy else plan.status.policy_name,
         contract=plan.obs.contracts.get(ref, has.contract if has else DEFAULT_CONTRACT),

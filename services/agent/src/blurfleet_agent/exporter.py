@@ -64,6 +64,12 @@ class Metrics:
             (*_NODE, "metric"),
             registry=registry,
         )
+        self._drifted = Gauge(
+            "blurfleet_input_drift", "1 while live pictures differ from calibration.", _NODE, registry=registry
+        )
+        self._drift_p = Gauge(
+            "blurfleet_input_drift_p", "How likely live pictures are as in calibration.", _NODE, registry=registry
+        )
         self.figures = NodeFigures(node=node, device_class=device_class)
         registry.register(self.figures)
         self._unsynced = Gauge(
@@ -111,6 +117,11 @@ class Metrics:
         """Set the stability score; None (no sample yet) leaves it unset."""
         if share is not None:
             self._stability.labels(*self._labels, model).set(share)
+
+    def input_drift(self, model: str, *, drifted: bool, p: float) -> None:
+        """Set whether the model's live inputs differ from its calibration frames, and the test's probability."""
+        self._drifted.labels(*self._labels, model).set(int(drifted))
+        self._drift_p.labels(*self._labels, model).set(p)
 
     def swapped(self, model: str, *, seconds: float, epoch: int) -> None:
         """Note a swap of `seconds` to `epoch`."""

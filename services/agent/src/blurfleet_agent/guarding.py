@@ -21,6 +21,7 @@ from blurfleet.serving.framecodec import FrameKind, FrameSample
 from blurfleet_agent.exporter import Metrics
 from blurfleet_agent.frame_figures import Compared, Infer, compare
 from blurfleet_agent.guard_spans import GuardSpans
+from blurfleet_agent.input_watch import InputWatch
 from blurfleet_agent.journal_records import AliasState
 from blurfleet_agent.sampling import Budget, choose, learn
 from blurfleet_agent.swap import Swapper
@@ -76,11 +77,13 @@ class Guarding:
         self._shadow_frames: deque[Compared] = deque(maxlen=kept_frames)
         self._shadow_told = ""
         self._told_at = 0.0
+        self._inputs = InputWatch(watch.alias, watch.profile, metrics)
 
     def follow(self, watch: Watch, now: float) -> None:
         """Take over what is to be watched from now on; another digest or attempt starts afresh."""
         rules, own_rules = self.watch.policy.rules, self._judged.policy.rules
         self.watch, self._judged = watch, as_judged(watch)
+        self._inputs.follow(watch.profile)
         if self._judged.policy.rules != own_rules:
             self._live = guard.rebind(self._live)
             self._live_frames.clear()
@@ -116,6 +119,7 @@ class Guarding:
         budget, taken, period = choose(budget, stream, now, urgent=event)
         if not (taken or proof):
             return budget
+        self._inputs.see(frame, now)
         seen = []
         if current:
             seen.append(self._guard(frame, served.role, period, now))
@@ -292,6 +296,7 @@ class Guarding:
             held=self._live.held.reason if self._live.held is not None else None,
             holding=guard.holding_reason(self._live, self._judged.policy),
             stale=self._live.stale,
+            inputs=self._inputs.verdict,
         )
 
     def _count(self, found: Compared, action: GuardAction, source: str) -> None:

@@ -49,6 +49,7 @@ def model_status(
         *_node_suspect(view),
         *_semantic_change(view),
         *_candidate_loaded(view),
+        _input_drift(told),
     ):
         new = Condition(type=kind, status=status, reason=reason, message=message[:2048])
         conditions = set_condition(conditions, new, view.wall)
@@ -232,6 +233,18 @@ def _semantic_change(view: ModelView) -> list[Fact]:
     if not (result.change <= SEMANTIC_LIMIT):
         return [(kind, "True", Reason.SEMANTIC_CHANGE, f"{words}: pictures will look different; no engine is at fault")]
     return [(kind, "False", Reason.WITHIN_LIMITS, words)]
+
+
+def _input_drift(told: Told | None) -> Fact:
+    """Tell whether live pictures differ from the calibration frames: a warning, which says nothing of the engine."""
+    kind, found = "InputDrift", told.inputs if told is not None else None
+    if found is None:
+        return kind, "Unknown", Reason.NO_DATA, "nothing was compared with calibration frames yet, or the set has none"
+    if found.drifted is None:
+        return kind, "Unknown", Reason.INSUFFICIENT_SAMPLES, found.message or "no live frame was looked at yet"
+    if found.drifted:
+        return kind, "True", Reason.INPUT_DRIFT, f"{found.message}: the pictures changed, no engine is at fault"
+    return kind, "False", Reason.WITHIN_LIMITS, found.message
 
 
 def _candidate_loaded(view: ModelView) -> list[Fact]:

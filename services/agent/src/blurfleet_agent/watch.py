@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from blurfleet.api.engineset import InputProfile
 from blurfleet.api.nodeengine import TripStatus
+from blurfleet.quality.drift import DriftVerdict
 from blurfleet.quality.state import GuardPolicy, LatchKind
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import RoutedEngine
@@ -25,7 +27,8 @@ class Watch:
     """One model as the guard is to watch it.
 
     `primary` is what the spec wants served (served, or off and perhaps in Probation), `oracle` is None where its set's
-    FP32 engine is not loaded. `fallback_ready` is the standby's latest proof.
+    FP32 engine is not loaded. `fallback_ready` is the standby's latest proof. `profile` is what inputs looked like in
+    calibration.
     """
 
     alias: str
@@ -38,6 +41,7 @@ class Watch:
     fallback: RoutedEngine | None
     fallback_ready: bool
     candidate: Contender | None = None
+    profile: InputProfile = field(default_factory=InputProfile)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,8 @@ class Told:
 
     `held` is the reason of a trip that waits for a proven standby, `holding` that of a rule that asks to hold; `stale`
     tells that valid samples stopped (or never began). All three say what stands now, whatever `act` and `reason` say of
-    this moment; without an action `reason`, `message` and `page` are those of the gravest of the three.
+    this moment; without an action `reason`, `message` and `page` are those of the gravest of the three. `inputs` tells
+    whether live pictures differ from the calibration frames, None where there is no profile.
     """
 
     alias: str
@@ -67,3 +72,4 @@ class Told:
     rearm: bool = False
     shadow: ShadowResult | None = None
     stage: Literal["Live", "Shadow"] = "Live"
+    inputs: DriftVerdict | None = None

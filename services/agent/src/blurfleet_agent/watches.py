@@ -32,6 +32,7 @@ def watch_of(view: ModelView, notes: Remembered, device_class: str) -> Watch | N
         fallback=routed(view, fallback) if fallback is not None else None,
         fallback_ready=view.fallback_ready,
         candidate=_contender(view),
+        profile=spec.profile,
     )
 
 
