@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,33 @@ def test_frames_alike_and_frames_that_fail_do_not_end_the_guard(tmp_path: Path) 
     thread.close()
     assert not thread.alive
     assert not thread.receiving
+
+
+def test_every_line_said_while_a_frame_is_judged_names_its_trace(tmp_path: Path) -> None:
+    class Talks(Seen):
+        def frame(self, sample: FrameSample, budget: Budget, now: float) -> Budget:
+            self.log().info("looked at")
+            return super().frame(sample, budget, now)
+
+    def keep(_: Any, __: str, event: Any) -> Any:
+        lines.append((event["event"], event.get("trace_id")))
+        raise structlog.DropEvent
+
+    lines: list[tuple[str, Any]] = []
+    receiver, seen, before = FrameReceiver(tmp_path / "frames.sock"), Talks(bad=(2,)), structlog.get_config()
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, keep])
+    thread, sender = guarded(receiver, seen), FrameSender(tmp_path / "frames.sock")
+    try:
+        for number in (1, 2):
+            sender.offer(replace(frame(number), trace_id=f"{number:032x}"))
+        thread.start()
+        assert came_true(lambda: len(lines) >= 3, 10.0)
+    finally:
+        sender.close()
+        thread.close()
+        structlog.configure(**before)
+    one, two = f"{1:032x}", f"{2:032x}"
+    assert lines == [("looked at", one), ("looked at", two), ("a frame could not be judged", two)]
 
 
 class BrokenReceiver:

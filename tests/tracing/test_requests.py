@@ -200,7 +200,8 @@ def test_a_withheld_matte_shows_both_inferences_and_why(
     assert second.parent is not None
     assert check.context is not None
     assert second.parent.span_id == check.context.span_id
-    assert traced.rig.engines.headers[1]["traceparent"].split("-")[2] == f"{second.context.span_id:016x}"  # type: ignore[union-attr]
+    assert second.context is not None
+    assert traced.rig.engines.headers[1]["traceparent"].split("-")[2] == f"{second.context.span_id:016x}"
 
 
 def test_an_engine_that_is_stood_in_for_is_two_inferences_in_one_stage(
@@ -230,6 +231,9 @@ def test_what_a_client_did_wrong_is_no_error_of_the_gateway_and_its_answer_names
     assert request.attributes["error.type"] == response.json()["reason"] == "UnsupportedImage"
     assert request.attributes["http.response.status_code"] == 415
     assert request.status.is_ok
+    [decode] = traced.spans("blur.decode")
+    assert decode.attributes is not None
+    assert (decode.attributes["error.type"], decode.status.is_ok) == ("UnsupportedImage", True)
     assert traced.rig.count("blurfleet_request_seconds_count", stage="decode") == 0  # figures are of answered requests
 
 

@@ -76,7 +76,8 @@ class GuardThread:
                 now = self._clock()
                 self._follow(now)
                 if frame is not None and (model := self._models.get(frame.model)) is not None:
-                    self._budget = model.frame(frame, self._budget, now)
+                    with structlog.contextvars.bound_contextvars(trace_id=frame.trace_id):
+                        self._budget = model.frame(frame, self._budget, now)
                 if frame is None or now - ticked >= WAIT_S:
                     ticked = now
                     for model in self._models.values():
@@ -85,7 +86,7 @@ class GuardThread:
                 # One bad frame must not take the guard of a node down; the next frame is judged as if it had not been.
                 named = self._models.get(frame.model) if frame is not None else None
                 log = named.log() if named is not None else self._log
-                log.exception("a frame could not be judged")
+                log.exception("a frame could not be judged", trace_id=frame.trace_id if frame is not None else "")
                 if frame is None:
                     self._stop.wait(WAIT_S)
 

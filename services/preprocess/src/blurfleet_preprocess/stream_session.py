@@ -143,13 +143,19 @@ class Session:
             message = await self._answered(frame, self._tally.taken(frame.ticket.frame_id))
             try:
                 async with asyncio.timeout(self._limits.send_s):
-                    await (self._socket.send_text if isinstance(message, str) else self._socket.send_bytes)(message)  # type: ignore[arg-type]
+                    await self._send(message)
             except TimeoutError:
                 message = f"an answer was not taken for {self._limits.send_s:g} s"
                 return Ending(gone=True, error=InvalidInput(Reason.SLOW_CONSUMER, message, where="stream"))
             except (WebSocketDisconnect, RuntimeError):  # a RuntimeError is starlette's word for a closed socket
                 return Ending(gone=True)
         return None
+
+    async def _send(self, message: bytes | str) -> None:
+        if isinstance(message, str):
+            await self._socket.send_text(message)
+        else:
+            await self._socket.send_bytes(message)
 
     async def _answered(self, frame: Frame, dropped: Dropped | None) -> bytes | str:
         try:
@@ -180,9 +186,15 @@ class Session:
             self._life = life_of(self._headers, longest_s=exchange.longest_s)
             evidence = exchange.evidence and self._headers.get("x-blurfleet-evidence", "").strip().lower() != "no"
             caller = Caller(ticket=frame.ticket, stages=stages, evidence_allowed=evidence, life=self._life)
+            queued = time.perf_counter()
+
+            def begun() -> Worked:
+                stages.waited("queue", time.perf_counter() - queued)
+                return self._work.answer(caller, frame.data, past, dropped)
+
             try:
                 async with asyncio.timeout(self._life.left_s()):
-                    worked = await exchange.workers.run(lambda: self._work.answer(caller, frame.data, past, dropped))
+                    worked = await exchange.workers.run(begun)
             except TimeoutError:
                 raise self._life.too_late() from None
             stages.observe(exchange.metrics)
