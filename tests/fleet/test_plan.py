@@ -11,11 +11,12 @@ from blurfleet_agent.settings import AgentSettings
 from blurfleet_cli.fleet.keeper import next_pause
 from blurfleet_cli.fleet.plan import FleetPlan, NodePlan, programs, supervisor_config
 from blurfleet_cli.ports import free_ports
+from blurfleet_preprocess.settings import GatewaySettings
 
 
 def node(name: str, device_class: str, first_port: int) -> NodePlan:
-    ports = range(first_port, first_port + 5)
-    names = ("triton_http", "triton_grpc", "triton_metrics", "gateway", "agent_metrics")
+    ports = range(first_port, first_port + 6)
+    names = ("triton_http", "triton_grpc", "triton_metrics", "gateway", "agent_metrics", "gateway_grpc")
     return NodePlan(name=name, device_class=device_class, **dict(zip(names, ports, strict=True)))
 
 
@@ -49,6 +50,14 @@ def test_the_agents_settings_are_readable_from_what_the_plan_writes(monkeypatch:
     assert settings.metrics_port == 20014
     assert settings.sample_share == 0.5
     assert settings.node_dir == Path("/fleet/nodes/orin-0")
+
+
+def test_a_gateway_keeps_its_ports_over_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = next(p for p in programs(Path("/fleet"), PLAN) if p.name == "gateway-orin-0")
+    for key, value in gateway.environment.items():
+        monkeypatch.setenv(key, value)
+    settings = GatewaySettings()
+    assert (settings.gateway_port, settings.gateway_grpc_port) == (20013, 20015)
 
 
 def test_every_process_is_restarted_for_ever_and_stopped_with_its_group() -> None:

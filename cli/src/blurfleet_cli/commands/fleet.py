@@ -35,7 +35,8 @@ def up(fleet: Path, trace_url: str | None, as_json: bool) -> None:
         return
     for node in plan.nodes:
         click.echo(
-            f"{node.name:<8} {node.device_class:<12} gateway http://127.0.0.1:{node.gateway}  (simulated on CPU)"
+            f"{node.name:<8} {node.device_class:<12} gateway http://127.0.0.1:{node.gateway} "
+            f"grpc 127.0.0.1:{node.gateway_grpc}  (simulated on CPU)"
         )
     click.echo(f"objects: blurfleet apply -f FILE --fleet {fleet}; state: blurfleet get ne --fleet {fleet}")
 

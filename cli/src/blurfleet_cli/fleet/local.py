@@ -31,7 +31,7 @@ from blurfleet_cli.fleet.plan import FleetPlan, NodePlan, node_folder, superviso
 from blurfleet_cli.ports import free_ports
 
 NODES: tuple[tuple[str, str], ...] = (("a100-0", "a100"), ("orin-0", "jetson-orin"), ("orin-1", "jetson-orin"))
-_PORTS_PER_NODE = 5
+_PORTS_PER_NODE = 6
 _STOP_S = 60.0
 
 
@@ -176,7 +176,8 @@ def _new_plan(chosen: tuple[tuple[str, str], ...]) -> FleetPlan:
     ports = free_ports(_PORTS_PER_NODE * len(chosen))
     nodes = []
     for index, (name, device_class) in enumerate(chosen):
-        http, grpc, metrics, gateway, agent = ports[index * _PORTS_PER_NODE : (index + 1) * _PORTS_PER_NODE]
+        mine = ports[index * _PORTS_PER_NODE : (index + 1) * _PORTS_PER_NODE]
+        http, grpc, metrics, gateway, agent, gateway_grpc = mine
         nodes.append(
             NodePlan(
                 name=name,
@@ -186,6 +187,7 @@ def _new_plan(chosen: tuple[tuple[str, str], ...]) -> FleetPlan:
                 triton_metrics=metrics,
                 gateway=gateway,
                 agent_metrics=agent,
+                gateway_grpc=gateway_grpc,
             )
         )
     # A Unix socket's path must stay below 108 bytes, wherever the fleet's folder lies.

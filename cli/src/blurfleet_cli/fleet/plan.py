@@ -29,6 +29,7 @@ class NodePlan(Model):
     triton_metrics: int
     gateway: int
     agent_metrics: int
+    gateway_grpc: int = 0  # a fleet of an earlier version has none: a free one at each start
 
 
 class FleetPlan(Model):
@@ -99,10 +100,16 @@ def node_environment(root: Path, node: NodePlan) -> dict[str, str]:
         "BLURFLEET_TRITON_KEY_FILE": str(folder / "control.key"),
         "BLURFLEET_METRICS_PORT": str(node.agent_metrics),
         "BLURFLEET_GATEWAY_PORT": str(node.gateway),
+        "BLURFLEET_GATEWAY_GRPC_PORT": str(node.gateway_grpc),
         "BLURFLEET_SIMULATED": "true",
         "BLURFLEET_PLATFORM": PLATFORM,
         "BLURFLEET_RUNTIME_VERSION": RUNTIME_VERSION,
     }
+
+
+class _CaseKept(configparser.RawConfigParser):
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr  # names in the environment keep their case
 
 
 def supervisor_config(root: Path, plan: FleetPlan) -> str:
@@ -110,8 +117,7 @@ def supervisor_config(root: Path, plan: FleetPlan) -> str:
 
     supervisord restarts at once what had run for 2 s, and waits 1, 2, 3, ... s between starts that failed sooner.
     """
-    config = configparser.RawConfigParser()
-    config.optionxform = str  # type: ignore[assignment,method-assign]  # environment names keep their case
+    config = _CaseKept()
     config["unix_http_server"] = {"file": plan.socket, "chmod": "0600"}
     config["rpcinterface:supervisor"] = {
         "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
