@@ -1,4 +1,4 @@
-"""A tensor made by the served contract, and its matte: blurfleet_tensor.py http://127.0.0.1:8090 photo.jpg matte.npy."""
+"""A tensor made by the served contract: blurfleet_tensor.py http://127.0.0.1:8090 photo.jpg matte.npy."""
 
 import sys
 from pathlib import Path
