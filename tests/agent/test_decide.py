@@ -33,7 +33,7 @@ from blurfleet_agent.journal_records import AliasState, Latch
 from blurfleet_agent.model_memory import ModelMemory
 from blurfleet_agent.recovery import Served
 from blurfleet_agent.remembered import Remembered
-from blurfleet_agent.view import Fault, GoldenResult, ModelView, Problem, Role, ShadowResult
+from blurfleet_agent.view import Fault, GoldenResult, ModelView, Problem, Role, ShadowResult, Verdict
 from blurfleet_agent.watches import watch_of
 
 NOW = 1000.0
@@ -259,11 +259,11 @@ def test_how_far_a_candidate_came(changes: dict[str, Any], phase: str, reason: s
     assert (found.phase, found.reason) == (phase, reason)
 
 
-def shadow(verdict: str, *, attempt: str = "a1", digest: str = NEW.digest) -> ShadowResult:
+def shadow(verdict: Verdict, *, attempt: str = "a1", digest: str = NEW.digest) -> ShadowResult:
     return ShadowResult(
         digest=digest,
         attempt=attempt,
-        verdict=verdict,  # type: ignore[arg-type]
+        verdict=verdict,
         reason=Reason.WITHIN_LIMITS,
         message="",
         valid=20,

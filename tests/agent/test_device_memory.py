@@ -20,33 +20,35 @@ class NvmlError(Exception):
 class NvmlStandIn:
     """Stands in for the module pynvml on a machine with two GPUs of 80 GiB; `away` makes the driver silent."""
 
-    NVMLError = NvmlError
-
     def __init__(self) -> None:
         self.free = [10 * GIB, 70 * GIB]
         self.away = False
 
-    def nvmlInit(self) -> None:  # noqa: N802  NVML's spelling
-        return None
+    def module(self) -> SimpleNamespace:
+        """Return it under NVML's names."""
+        return SimpleNamespace(
+            NVMLError=NvmlError,
+            nvmlInit=lambda: None,
+            nvmlDeviceGetHandleByIndex=self.handle,
+            nvmlDeviceGetMemoryInfo=self.memory,
+            nvmlSystemGetDriverVersion=lambda: "580.95.05",
+        )
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802  NVML's spelling
+    def handle(self, index: int) -> int:
         if index >= len(self.free):
             raise NvmlError("invalid argument")
         return index
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802  NVML's spelling
+    def memory(self, handle: int) -> SimpleNamespace:
         if self.away:
             raise NvmlError("GPU is lost")
         return SimpleNamespace(total=80 * GIB, free=self.free[handle])
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802  NVML's spelling
-        return "580.95.05"
 
 
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> NvmlStandIn:
     made = NvmlStandIn()
-    monkeypatch.setitem(sys.modules, "pynvml", made)
+    monkeypatch.setitem(sys.modules, "pynvml", made.module())
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -65,8 +66,8 @@ def test_a_swap_links_to_every_request_that_led_to_it(node: OneNode, kept: InMem
     assert node.serving() == (B.engine, 2)
     [swap] = named(kept, "guard.swap")
     assert links(swap) == list(zip(TRACES, SPANS, strict=True))
-    said = dict(swap.attributes or {})
-    assert said.pop("blurfleet.swap_ms") >= 0.0  # type: ignore[operator]
+    said: dict[str, Any] = dict(swap.attributes or {})
+    assert said.pop("blurfleet.swap_ms") >= 0.0
     assert said == {
         "blurfleet.model": "bokeh",
         "blurfleet.reason": "DEERExceeded",

@@ -123,8 +123,9 @@ def test_what_the_gateway_refuses_is_raised_with_its_reason_sentence_and_fix(gat
     with pytest.raises(RequestRefused, match="frobnicate") as unknown:
         gateway.blur(photo, frobnicate=1)
     assert unknown.value.fix.startswith("use radius")
+    unpictured: Any = RGB.astype(np.float32)
     with pytest.raises(InvalidInput, match="float32 is no picture"):
-        gateway.blur(RGB.astype(np.float32))  # type: ignore[arg-type]
+        gateway.blur(unpictured)
 
 
 def test_two_bad_mattes_are_an_error_of_their_own(rig: Rig, gateway: Client, photo: bytes) -> None:

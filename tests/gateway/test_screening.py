@@ -19,7 +19,7 @@ NAN[0, 0] = np.nan
 INF = SUBJECT.copy()
 INF[0, 0] = np.inf
 OUTSIDE = SUBJECT - 0.5
-N, O, C = Reason.NON_FINITE_OUTPUT, Reason.OUT_OF_RANGE_OUTPUT, Reason.COLLAPSED_OUTPUT  # noqa: E741
+N, R, C = Reason.NON_FINITE_OUTPUT, Reason.OUT_OF_RANGE_OUTPUT, Reason.COLLAPSED_OUTPUT
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ N, O, C = Reason.NON_FINITE_OUTPUT, Reason.OUT_OF_RANGE_OUTPUT, Reason.COLLAPSED
         pytest.param(NAN, SUBJECT, "Fallback", "withheld", N, id="NaN is withheld and the fallback answers"),
         pytest.param(INF, SUBJECT, "Fallback", "withheld", N, id="Inf is withheld and the fallback answers"),
         pytest.param(
-            OUTSIDE, SUBJECT, "Fallback", "withheld", O, id="out of range is withheld and the fallback answers"
+            OUTSIDE, SUBJECT, "Fallback", "withheld", R, id="out of range is withheld and the fallback answers"
         ),
         pytest.param(NAN, EMPTY, "Fallback", "withheld", N, id="an empty answer is better than NaN"),
         pytest.param(NAN, NAN, "Neither", "withheld", N, id="two bad mattes are no answer"),
-        pytest.param(OUTSIDE, NAN, "Neither", "withheld", O, id="out of range and NaN are no answer"),
+        pytest.param(OUTSIDE, NAN, "Neither", "withheld", R, id="out of range and NaN are no answer"),
         pytest.param(NAN, None, "Neither", "withheld", N, id="NaN without a fallback is no answer"),
         pytest.param(EMPTY, EMPTY, "Engine", "sample", None, id="a scene both find empty is a plain frame"),
         pytest.param(FULL, FULL, "Engine", "sample", None, id="a scene both find full is a plain frame"),

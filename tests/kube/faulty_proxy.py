@@ -121,6 +121,6 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
                     return
             self.wfile.write(b"0\r\n\r\n")
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _forward  # noqa: N815
-
+    for verb in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+        setattr(Handler, f"do_{verb}", Handler._forward)
     return Handler

@@ -285,7 +285,7 @@ def test_a_request_over_grpc_is_traced_alike(traced: Traced) -> None:
     [asked] = traced.spans("triton.infer")
     assert asked.context is not None
     assert traced.rig.engines.headers == [{"traceparent": f"00-{TRACE}-{asked.context.span_id:016x}-01"}]
-    for stage in ("queue", "contract", "infer", "check", "total"):
+    for stage in ("queue", "decode", "contract", "infer", "check", "encode", "total"):
         assert traced.rig.count("blurfleet_request_seconds_count", stage=stage) == 1
 
 

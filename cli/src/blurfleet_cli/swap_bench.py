@@ -254,7 +254,7 @@ def run_unload_load(bench: SwapBench, *, times: int, clients: int, rate_hz: floa
             bench.control.unload(name)
             _load_until_ready(bench.control, name)
             spans.append((began, time.monotonic_ns()))
-            time.sleep(0.5)
+            time.sleep(0.5)  # the queue that the outage left is answered before the next
     requests = np.load(plan.out)
     good = np.sort(requests["done_ns"][requests["ok"]])
     outages = [_longest_gap(good, span) for span in spans]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -188,7 +189,7 @@ class KubeStore:
         yield frozenset(kinds)
         while not stopped():
             with self._changed:
-                moved = self._changed.wait_for(lambda: self._moved(kinds, seen), _HEARTBEAT_S)  # noqa: B023
+                moved = self._changed.wait_for(partial(self._moved, kinds, seen), _HEARTBEAT_S)
                 touched = self._moved(kinds, seen)
                 seen = dict(self._revisions)
             if stopped():

@@ -30,6 +30,7 @@ from blurfleet.serving.frames import FrameReceiver
 from blurfleet.serving.routing import read_routing
 from blurfleet.serving.triton import TritonClient
 from blurfleet.store.atomic import write_atomic
+from blurfleet.store.kube import KubeStore
 from blurfleet.store.port import Store
 from blurfleet_agent.aliases import AliasMechanics
 from blurfleet_agent.ballast import Ballast
@@ -320,9 +321,9 @@ def collect(
 
 
 def _lease(store: Store, settings: AgentSettings, node: Node) -> LeaseKeeper:
-    beat = getattr(store, "beat")  # noqa: B009  only the store on the Kubernetes API has Leases
+    assert isinstance(store, KubeStore)  # only the store on the Kubernetes API has Leases
     return LeaseKeeper(
-        lambda: beat(settings.node, settings.namespace, time.time(), every_s=settings.lease_s),
+        lambda: store.beat(settings.node, settings.namespace, time.time(), every_s=settings.lease_s),
         lambda: time.monotonic() - node.turned < STUCK_S,
         every_s=settings.lease_s,
     )
