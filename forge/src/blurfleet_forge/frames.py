@@ -9,17 +9,17 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blurfleet.api.contract import DEFAULT_CONTRACT, ContractSpec
 from blurfleet.errors import InvalidInput
-from blurfleet.pixels import decode, to_tensor
+from blurfleet.pixels import Pixels, decode, to_tensor
 from blurfleet.reasons import Reason
 from blurfleet_forge.recipe import FrameSets
 
-Rgb = NDArray[np.uint8]
 Tensor = NDArray[np.float32]
 
 # (package, folder inside it): where the wheels keep their pictures.
@@ -28,10 +28,10 @@ _HOMES = (("skimage", "data"), ("sklearn", "datasets/images"))
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One named picture, [H, W, 3] uint8 RGB."""
+    """One named picture as the contract decodes it: RGB [H, W, 3], uint8, or float32 0..255 of 16-bit files."""
 
     name: str
-    rgb: Rgb
+    rgb: Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,39 +75,42 @@ def picture_path(name: str) -> Path:
     raise InvalidInput(Reason.NOT_FOUND, f"no picture {name!r} in scikit-image or scikit-learn", fix=fix)
 
 
-def read_rgb(name: str) -> Rgb:
-    """Return picture `name` as [H, W, 3] uint8 RGB, decoded as the default contract decodes. Raises InvalidInput."""
-    return decode(picture_path(name).read_bytes(), DEFAULT_CONTRACT).rgb.astype(np.uint8)
+def read_rgb(name: str, spec: ContractSpec = DEFAULT_CONTRACT) -> Pixels:
+    """Return picture `name` as `spec` decodes it, [H, W, 3]. Raises InvalidInput."""
+    return decode(picture_path(name).read_bytes(), spec).rgb
 
 
-def apply_view(rgb: Rgb, view: View) -> Rgb:
-    """Return the crop, mirrored and scaled in brightness (clipped to 0..255)."""
+def apply_view(rgb: Pixels, view: View) -> Pixels:
+    """Return the crop, mirrored and scaled in brightness (clipped to 0..255); by 1, every level stays."""
     height, width = rgb.shape[:2]
     top, left, bottom, right = view.box
     part = rgb[int(top * height) : int(bottom * height), int(left * width) : int(right * width)]
     part = part[:, ::-1] if view.mirror else part
-    scaled = np.clip(np.rint(part.astype(np.float32) * view.gain), 0, 255).astype(np.uint8)
-    return np.ascontiguousarray(scaled)
+    if view.gain != 1.0:
+        part = np.clip(np.rint(part.astype(np.float32) * view.gain), 0, 255).astype(rgb.dtype)
+    return cast("Pixels", np.ascontiguousarray(part))
 
 
-def _views(pictures: tuple[str, ...], views: tuple[View, ...]) -> list[Frame]:
-    whole = {p: read_rgb(p) for p in pictures}
+def _views(pictures: tuple[str, ...], views: tuple[View, ...], spec: ContractSpec) -> list[Frame]:
+    whole = {p: read_rgb(p, spec) for p in pictures}
     return [Frame(name=f"{p}:{v.name}", rgb=apply_view(whole[p], v)) for p in pictures for v in views]
 
 
-def golden(sets: FrameSets) -> tuple[Frame, ...]:
-    """Return the golden photographs, whole."""
-    return tuple(Frame(name=Path(p).stem, rgb=read_rgb(p)) for p in sets.golden)
+def golden(sets: FrameSets, spec: ContractSpec = DEFAULT_CONTRACT) -> tuple[Frame, ...]:
+    """Return the golden photographs, whole, as `spec` decodes them."""
+    return tuple(Frame(name=Path(p).stem, rgb=read_rgb(p, spec)) for p in sets.golden)
 
 
-def calibration(sets: FrameSets) -> tuple[Frame, ...]:
+def calibration(sets: FrameSets, spec: ContractSpec = DEFAULT_CONTRACT) -> tuple[Frame, ...]:
     """Return the frames a search may look at: views of the golden photographs and the calibration-only pictures."""
-    return tuple(_views(sets.golden, CALIBRATION_VIEWS) + _views(sets.calibration, CALIBRATION_VIEWS[:2]))
+    lone = _views(sets.calibration, CALIBRATION_VIEWS[:2], spec)
+    return tuple(_views(sets.golden, CALIBRATION_VIEWS, spec) + lone)
 
 
-def held_out(sets: FrameSets) -> tuple[Frame, ...]:
+def held_out(sets: FrameSets, spec: ContractSpec = DEFAULT_CONTRACT) -> tuple[Frame, ...]:
     """Return the frames no search may look at: other views of the golden photographs and pictures of their own."""
-    return tuple(_views(sets.golden, HELD_OUT_VIEWS) + _views(sets.held_out, LONE_HELD_OUT_VIEWS))
+    lone = _views(sets.held_out, LONE_HELD_OUT_VIEWS, spec)
+    return tuple(_views(sets.golden, HELD_OUT_VIEWS, spec) + lone)
 
 
 def tensors(frames: tuple[Frame, ...], spec: ContractSpec) -> list[Tensor]:

@@ -79,7 +79,7 @@ class Workpiece:
         """Return the golden photographs with their tensors and independent answers."""
         if stem not in self._golden:
             names = self.recipe.frames.golden
-            tensors = frames.tensors(frames.golden(self.recipe.frames), self.contract)
+            tensors = frames.tensors(frames.golden(self.recipe.frames, self.contract), self.contract)
             self._golden[stem] = GoldenBundle(
                 names=tuple(Path(n).stem for n in names),
                 pictures=tuple(frames.picture_path(n).read_bytes() for n in names),
@@ -106,12 +106,12 @@ class Workpiece:
     @cached_property
     def calibration(self) -> list[Tensor]:
         """Tensors of the frames that a search may look at."""
-        return frames.tensors(frames.calibration(self.recipe.frames), self.contract)
+        return frames.tensors(frames.calibration(self.recipe.frames, self.contract), self.contract)
 
     @cached_property
     def held_out(self) -> tuple[list[str], list[Tensor], list[Tensor]]:
         """Names, tensors and FP32 answers of the frames that no search may look at."""
-        held = frames.held_out(self.recipe.frames)
+        held = frames.held_out(self.recipe.frames, self.contract)
         tensors = frames.tensors(held, self.contract)
         return [f.name for f in held], tensors, [self.oracle().run(t) for t in tensors]
 
