@@ -68,7 +68,7 @@ def admin_store(plane: ControlPlane) -> Iterator[KubeStore]:
 def until() -> Callable[..., None]:
     """Waits for a condition: the one place with a deadline."""
 
-    def wait(holds: Callable[[], bool], within_s: float = 30.0, what: str = "") -> None:
+    def wait(holds: Callable[[], bool], within_s: float = 60.0, what: str = "") -> None:
         assert came_true(holds, within_s), f"did not come true in time: {what}"
 
     return wait

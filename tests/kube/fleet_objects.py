@@ -121,7 +121,7 @@ class Fleet:
         found = condition(self.status(name).conditions, kind)
         return (found.status, found.reason.value) if found else ("", "")
 
-    def wait_promoted(self, name: str, engine_set: str, within_s: float = 30.0) -> None:
+    def wait_promoted(self, name: str, engine_set: str, within_s: float = 60.0) -> None:
         def promoted() -> bool:
             status = self.status(name)
             return (status.phase, status.set) == ("Promoted", engine_set)
@@ -174,13 +174,13 @@ class Fleet:
         """Return the reason that is shown for the phase."""
         return self.condition(name, "Ready")[1]
 
-    def wait_phase(self, phase: str, reason: str = "", name: str = "bokeh", within_s: float = 30.0) -> None:
+    def wait_phase(self, phase: str, reason: str = "", name: str = "bokeh", within_s: float = 60.0) -> None:
         def there() -> bool:
             return self.phase(name) == phase and reason in ("", self.why(name))
 
         self.until(there, within_s, what=f"{phase}/{reason}, is {self.phase(name)}/{self.why(name)}")
 
-    def wait_serving(self, node: str, engine_set: str, role: str = "Primary", within_s: float = 30.0) -> None:
+    def wait_serving(self, node: str, engine_set: str, role: str = "Primary", within_s: float = 60.0) -> None:
         self.until(
             lambda: self.serving(node)[:2] == (engine_set, role), within_s, what=f"{node} serves {engine_set}/{role}"
         )
