@@ -20,7 +20,7 @@ def pytest_configure() -> None:
 def until() -> Callable[..., None]:
     """Wait for a condition, at most `seconds`; the test fails, saying `what`, when it does not come true."""
 
-    def wait(holds: Callable[[], bool], seconds: float = 30, what: str = "it", every: float = 0.05) -> None:
+    def wait(holds: Callable[[], bool], seconds: float = 60, what: str = "it", every: float = 0.05) -> None:
         assert came_true(holds, seconds, poll_s=every), f"{what} did not come true in {seconds} s"
 
     return wait
