@@ -62,7 +62,7 @@ def test_a_matte_as_npy_is_the_engines_own_with_the_headers_of_one_snapshot(
     assert {name: response.headers[f"x-blurfleet-{name}"] for name in wanted} == wanted
     assert "x-blurfleet-withheld" not in response.headers
     stages = [part.split(";")[0] for part in response.headers["server-timing"].split(", ")]
-    assert stages == ["queue", "decode", "contract", "infer", "check", "total"]
+    assert stages == ["queue", "decode", "contract", "infer", "check", "encode", "total"]
 
 
 def test_a_withheld_matte_is_named_in_the_answer(rig: Rig, client: httpx.Client, photo: bytes) -> None:

@@ -212,7 +212,8 @@ class GrpcDoor:
         self, message: Any, context: Any, client: str, headers: dict[str, str], stages: Stages, stream: _Stream | None
     ) -> Any:
         started = time.perf_counter()
-        request = v2_grpc.read_request(message)
+        with stages.timed("decode"):
+            request = v2_grpc.read_request(message)
         if request.region is not None or not isinstance(request.sent.data, bytes):
             _require_local(context)
         caller = self._exchange.caller(headers, stages, transport_s=context.time_remaining())
@@ -225,12 +226,14 @@ class GrpcDoor:
         with self._slots.one(caller.life):
             stages.waited("queue", time.perf_counter() - queued)
             answer = self._door.infer(caller, declared, message.model_name, message.model_version, request, client)
+        with stages.timed("encode"):
+            encoded = v2_grpc.response_of(answer, request, self._door.gateway.alias, answer_parameters(answer))
         stages.seconds["total"] = time.perf_counter() - started
         stages.observe(self._exchange.metrics)
         if stream is None:
             context.set_trailing_metadata(tuple(answer_headers(answer).items()))
         self._exchange.metrics.requests.labels("200").inc()
-        return v2_grpc.response_of(answer, request, self._door.gateway.alias, answer_parameters(answer))
+        return encoded
 
     def _is_ready(self) -> bool:
         try:

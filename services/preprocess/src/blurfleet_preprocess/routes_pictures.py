@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from blurfleet.check import dumps
@@ -14,7 +12,7 @@ from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
 from blurfleet_preprocess import picture
 from blurfleet_preprocess.dataplane import Answer, Caller
-from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers
+from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers, npy
 from blurfleet_preprocess.look_options import look_of
 
 
@@ -29,7 +27,7 @@ def routes(exchange: Exchange) -> APIRouter:
         def work(caller: Caller, body: bytes) -> Response:
             answer = gateway.picture(caller, body)
             if form == "npy":
-                return Response(_npy(answer.matte), media_type=NPY, headers=answer_headers(answer))
+                return _array(answer, answer.matte)
             assert answer.decoded is not None
             with answer.stages.timed("composite"):
                 whole = picture.fine_matte(answer.decoded.rgb, answer.matte, answer.route.contract)
@@ -56,7 +54,7 @@ def routes(exchange: Exchange) -> APIRouter:
 
         def work(caller: Caller, body: bytes) -> Response:
             answer = gateway.tensor(caller, body, declared)
-            return Response(_npy(answer.matte[None, None]), media_type=NPY, headers=answer_headers(answer))
+            return _array(answer, answer.matte[None, None])
 
         return await exchange.answered(request, work)
 
@@ -82,10 +80,10 @@ def _choice(request: Request, allowed: tuple[str, ...], default: str) -> str:
     return chosen
 
 
-def _npy(matte: Matte) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, matte, allow_pickle=False)
-    return buffer.getvalue()
+def _array(answer: Answer, matte: Matte) -> Response:
+    with answer.stages.timed("encode"):
+        data = npy(matte)
+    return Response(data, media_type=NPY, headers=answer_headers(answer))
 
 
 def _picture(answer: Answer, drawn: Any, form: picture.ImageFormat) -> Response:

@@ -81,12 +81,14 @@ def _infer(router: APIRouter, exchange: Exchange, door: Door) -> None:
 
         def work(caller: Caller, body: bytes) -> Response:
             door.known(model)
-            asked = read_request(body, headers, exchange.max_body_bytes)
+            with caller.stages.timed("decode"):
+                asked = read_request(body, headers, exchange.max_body_bytes)
             declared = headers.get("x-blurfleet-contract", "").strip()
             answer = door.infer(caller, declared, model, version, asked, who)
-            content, more = response_of(
-                answer, asked, model, answer_parameters(answer), headers.get("accept-encoding", "")
-            )
+            with answer.stages.timed("encode"):
+                content, more = response_of(
+                    answer, asked, model, answer_parameters(answer), headers.get("accept-encoding", "")
+                )
             return Response(content, headers=answer_headers(answer) | more)
 
         return await exchange.answered(request, work)
