@@ -12,7 +12,7 @@ from blurfleet_preprocess.compositing.defocus import Style
 from blurfleet_preprocess.compositing.look import MAX_RADIUS, MIN_RADIUS, Background, Look, Mode
 from blurfleet_preprocess.picture import ImageFormat
 
-_NUMBER = re.compile(r"\d{1,4}(\.\d{1,3})?")
+_NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 _COLOUR = re.compile(r"#?([0-9a-fA-F]{6})")
 _KNOWN = ("radius", "style", "mode", "focus", "format", "background", "color")
 

@@ -18,6 +18,7 @@ from blurfleet_preprocess.compositing.edges import Edge, refine
 from blurfleet_preprocess.compositing.light import Picture
 from blurfleet_preprocess.compositing.look import Look
 from blurfleet_preprocess.compositing.scales import Scales, fitted, gridded, halved
+from blurfleet_preprocess.compositing.sides import sides
 from blurfleet_preprocess.compositing.subject import cut_out, fine, over
 
 ImageFormat = Literal["jpeg", "png", "webp"]
@@ -67,18 +68,21 @@ def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Pictu
         radius = look.radius_on(scales.size, 1.0)
         return layered(scales.at(0), near, focus=focus, radius=radius, style=look.style)
     edge = _edge(scales, matte, spec)
+    known = sides(scales, edge)
     if look.background == "transparent":
-        return cut_out(scales, edge)
+        return cut_out(scales, edge, known)
     if look.background == "color":
-        return over(scales, edge, plain(scales.size, look.colour))
+        return over(scales, edge, known, plain(scales.size, look.colour))
     if edge.subject.all():
         return scales.at(0).copy()
     radius = look.radius_on(scales.size, float(edge.matte.mean()))
-    return over(scales, edge, blurred(scales, edge, radius, look.style))
+    return over(scales, edge, known, blurred(scales, edge, known, radius, look.style))
 
 
 def _edge(scales: Scales, matte: Matte, spec: ContractSpec) -> Edge:
-    return refine(matte_on_picture(matte, spec, scales.size, scales.work), scales.at(scales.work))
+    placed = matte_on_picture(matte, spec, scales.size, scales.work)
+    finer = scales.size[0] > matte.shape[0] or scales.size[1] > matte.shape[1]
+    return refine(placed, scales.at(scales.work) if finer else None)
 
 
 def _sharp(rgb: Pixels) -> Picture:

@@ -11,21 +11,22 @@ from blurfleet_preprocess.compositing.defocus import Style, halvings_for, kernel
 from blurfleet_preprocess.compositing.edges import Edge, settled
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels
 from blurfleet_preprocess.compositing.scales import Scales, grown, halved
+from blurfleet_preprocess.compositing.sides import Sides, without_subject
 
 _GLOW = 12.0  # how much more than its light the brightest spot weighs in a disc
 _GLOW_FROM = 0.6  # linear light at which that begins
 _SMOOTH = 2  # doublings that linear interpolation may do on its own; those before are cubic
 
 
-def blurred(scales: Scales, edge: Edge, radius: float, style: Style) -> Picture:
+def blurred(scales: Scales, edge: Edge, known: Sides | None, radius: float, style: Style) -> Picture:
     """Return the background alone, blurred by `radius` pixels, at the whole size; the subject leaves no glow in it."""
     halvings = halvings_for(radius)
     at = min(halvings, scales.work)
     light = scales.light(at)
-    weight = np.square(1 - grown(settled(edge.matte), scales.work - at, light.shape[:2]))
+    matte = grown(settled(edge.matte), scales.work - at, light.shape[:2])
+    carried = without_subject(light, matte, known, scales.work - at + 1)
     if style == "disc":
-        weight = weight * glow(light)
-    carried = weighed(light, weight)
+        carried = weighed(carried, glow(light))
     for _ in range(halvings - at):
         carried = halved(carried)
     levels: Any = to_levels(spread(carried, kernel(style, radius / 2**halvings)))

@@ -39,15 +39,18 @@ class Edge:
     subject: Mask
 
 
-def refine(matte: Matte, guide: Picture) -> Edge:
-    """Return the matte [h,w] (float32 in [0,1]) refined along the edges of `guide` [h,w,3] (uint8, same size)."""
+def refine(matte: Matte, guide: Picture | None) -> Edge:
+    """Return the matte [h,w] (float32 in [0,1]) refined along the edges of `guide` [h,w,3] (uint8, same size).
+
+    Without a guide it is taken as it is: a picture no larger than its matte has no edges to add.
+    """
     around = np.ones((2 * RADIUS + 1, 2 * RADIUS + 1), np.uint8)
     low: Any = cv2.erode(matte, around)
     high: Any = cv2.dilate(matte, around)
     unsettled = ((high > SETTLED) & (low < 1 - SETTLED)).view(np.uint8)
     planes, refined = np.zeros((*matte.shape, 4), np.float32), matte.copy()
     planes[..., 3] = matte * _LEVEL
-    if unsettled.any():
+    if guide is not None and unsettled.any():
         part = _window(unsettled, 2 * RADIUS)
         planes[part] = _planes(matte[part], guide[part], unsettled[part])
         cv2.copyTo(alpha_of(planes[part], guide[part]), unsettled[part], refined[part])

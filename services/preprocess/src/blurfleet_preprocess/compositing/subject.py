@@ -1,41 +1,25 @@
-"""The subject's own colours where it is mixed with what lies behind it, and the subject over something else.
-
-Front and back near a pixel are estimated first, then corrected by what the pixel says they leave over (Forte,
-arXiv:2006.14970).
-"""
+"""The subject over something else, in its own colours where it is mixed with what lies behind it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import cv2
 import numpy as np
 
 from blurfleet.quality.sentinel import Matte
-from blurfleet_preprocess.compositing.defocus import spread, weighed
-from blurfleet_preprocess.compositing.edges import Edge, alpha_of, settled, settled_planes
+from blurfleet_preprocess.compositing.edges import Edge, alpha_of, settled_planes
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels, to_light
 from blurfleet_preprocess.compositing.patches import patches
 from blurfleet_preprocess.compositing.rim import Places, Rim, gathered
-from blurfleet_preprocess.compositing.scales import Scales, halved
-
-_REACH = 3  # pixels of half the refining size that are averaged
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sides:
-    """Light of what is behind the subject alone, and how much the subject's differs from it, [h,w,3] each."""
-
-    back: Light
-    contrast: Light
+from blurfleet_preprocess.compositing.scales import Scales
+from blurfleet_preprocess.compositing.sides import Sides
 
 
-def over(scales: Scales, edge: Edge, base: Picture) -> Picture:
+def over(scales: Scales, edge: Edge, known: Sides | None, base: Picture) -> Picture:
     """Lay the subject over `base` [H,W,3] uint8, which is written to; what is settled as subject is copied."""
     rim = _copied(scales, edge, scales.at(0), base)
-    if rim.where.size:
-        known = _sides(scales, edge)
+    if known is not None:
         for heap in rim.heaps():
             cover, behind = _threefold(heap.alpha), to_light(heap.of(base))
             light = _own_light(scales, heap, cover, known)
@@ -46,12 +30,11 @@ def over(scales: Scales, edge: Edge, base: Picture) -> Picture:
     return base
 
 
-def cut_out(scales: Scales, edge: Edge) -> Picture:
+def cut_out(scales: Scales, edge: Edge, known: Sides | None) -> Picture:
     """Return [H,W,4]: the subject in its own colours and its alpha. Where alpha is 0 nothing of the picture is left."""
     made = np.zeros((*scales.size, 4), np.uint8)
     rim = _copied(scales, edge, cv2.cvtColor(scales.at(0), cv2.COLOR_RGB2RGBA), made)
-    if rim.where.size:
-        known = _sides(scales, edge)
+    if known is not None:
         for heap in rim.heaps():
             colours = to_levels(_own_light(scales, heap, _threefold(heap.alpha), known))
             alpha = np.rint(255 * heap.alpha[:, None]).astype(np.uint8)
@@ -86,7 +69,8 @@ def _copied(scales: Scales, edge: Edge, source: Any, target: Picture) -> Rim:
 
 def _own_light(scales: Scales, rim: Rim, cover: Light, known: Sides) -> Light:
     """Return the subject's own light [N,3], of no sure range; `cover` [N,3] is alpha for each channel."""
-    back, contrast = rim.sampled((known.back, known.contrast), scales.work + 1)
+    front, back = rim.sampled((known.front, known.back), scales.work + 1)
+    contrast = front - back
     light: Light = to_light(rim.of(scales.at(0)))
     light -= back
     light -= cover * contrast
@@ -96,16 +80,5 @@ def _own_light(scales: Scales, rim: Rim, cover: Light, known: Sides) -> Light:
     return light
 
 
-def _sides(scales: Scales, edge: Edge) -> Sides:
-    """Estimate both sides of the edge at half the refining size; a pixel counts by the fourth power of its share."""
-    light, share = scales.light(scales.work), settled(edge.matte)
-    front, back = (spread(halved(weighed(light, np.square(np.square(side)))), _near) for side in (share, 1 - share))
-    return Sides(back=back, contrast=front - back)
-
-
 def _threefold(alpha: Light) -> Light:
     return cast("Light", cv2.cvtColor(alpha[None], cv2.COLOR_GRAY2RGB)[0])
-
-
-def _near(array: Any) -> Any:
-    return cv2.blur(array, (_REACH, _REACH))
