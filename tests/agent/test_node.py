@@ -42,6 +42,8 @@ class Bench:
         self.steady = self.wall = START
         self.asked: list[tuple[str, float]] = []
         self.written: list[NodeEngineStatus] = []
+        self.generation = 1
+        self.answer_after: str | None = None
         self.routing = folder / "routing.json"
         journal = Journal(folder / "journal.bin")
         swapper = Swapper(
@@ -94,8 +96,8 @@ class Bench:
         self.node = Node(cast(Parts, parts), clock=lambda: self.steady, wall=lambda: self.wall)
 
     def _wish(self) -> Wish:
-        spec = NodeEngineSpec(device_class="jetson-orin", models=(self.model,))
-        return Wish(spec=spec, generation=1, notes=self.notes, problem=None)
+        spec = NodeEngineSpec(device_class="jetson-orin", models=(self.model,), answer_after=self.answer_after)
+        return Wish(spec=spec, generation=self.generation, notes=self.notes, problem=None)
 
     def _trust(self, model: NodeModel) -> None:
         self.notes = self.notes.model_copy(update={"good": {model.name: model}})
@@ -186,3 +188,19 @@ def test_a_guard_whose_thread_has_ended_is_said(bench: Bench) -> None:
     guard.alive = False
     bench.node.turn()
     assert bench.said("Armed") == ("False", "GuardStopped")
+
+
+def test_an_order_is_reported_once_the_others_have_theirs_and_at_once_in_a_small_class(bench: Bench) -> None:
+    def reported() -> int:
+        bench.node.turn()
+        return bench.written[-1].observed_generation
+
+    bench.turn_until(lambda: bench.node.turns > 3)
+    bench.generation = 2
+    assert reported() == 2
+    bench.generation, bench.answer_after = 3, "60s"
+    assert reported() == 2
+    bench.steady += 59.0
+    assert reported() == 2
+    bench.steady += 62.0
+    assert reported() == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 import yaml
 
+from blurfleet.api.base import seconds
 from blurfleet.api.rollout import RolloutStatus
 from blurfleet.errors import BlurfleetError, EngineTimeout
 from blurfleet.identity import digest_bytes
@@ -37,6 +39,7 @@ from blurfleet_cli.simulated_nodes import Script, report
 _THREADS = 8
 _LEASE_S = 30.0
 _POLL_S = 0.02
+_TURN_S = 0.05
 _QUIET_S = 3.0
 _QUIET_REQUESTS = 12.0
 _CLASS = "a100"
@@ -58,7 +61,7 @@ class SimulatedNodes:
         self.reporting: set[str] = set()
         self._known: dict[str, str] = {}
         self._stop = threading.Event()
-        self._work: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._work: queue.PriorityQueue[tuple[float, str]] = queue.PriorityQueue()
         self._threads = [threading.Thread(target=self._write, daemon=True) for _ in range(_THREADS)]
         self._threads += [threading.Thread(target=self._beat, daemon=True)]
         self._changes = Changes(client, "NodeEngine", self._saw)
@@ -72,8 +75,6 @@ class SimulatedNodes:
         """End."""
         self._stop.set()
         self._changes.close()
-        for _ in range(_THREADS):
-            self._work.put(None)
         for thread in self._threads:
             thread.join(5.0)
         self.store.close()
@@ -95,10 +96,19 @@ class SimulatedNodes:
         # Only a new spec is news to an agent; its own status is not.
         if self._known.get(name) != generation:
             self._known[name] = generation
-            self._work.put(name)
+            after = seconds(body["spec"].get("answerAfter") or "0s")
+            self._work.put((time.monotonic() + random.uniform(after, 2 * after), name))
 
     def _write(self) -> None:
-        while (name := self._work.get()) is not None:
+        while not self._stop.is_set():
+            try:
+                due, name = self._work.get(timeout=_TURN_S)
+            except queue.Empty:
+                continue
+            if (early := due - time.monotonic()) > 0:
+                self._work.put((due, name))
+                self._stop.wait(min(early, _TURN_S))
+                continue
             ref = Ref(kind="NodeEngine", name=name)
             try:
                 found = self.store.get(ref)
@@ -108,7 +118,7 @@ class SimulatedNodes:
                 if status != found.status:
                     self.store.write_status(ref, status)
             except BlurfleetError:
-                self._work.put(name)
+                self._work.put((time.monotonic() + _TURN_S, name))
 
     def _beat(self) -> None:
         due: dict[str, float] = {}
@@ -271,7 +281,8 @@ def _used(operator: psutil.Process) -> dict[str, float]:
     """Return processor seconds so far of who shares the machine: what bounds a revert is what uses it up."""
     mine = psutil.Process()
     others = {p.name(): p for p in mine.children(recursive=True)}
-    parts = {"operator": operator, "server": others["kube-apiserver"], "etcd": others["etcd"], "simulation": mine}
+    names = {"server": "kube-apiserver", "etcd": "etcd", "controllers": "kube-controller-manager"}
+    parts = {"operator": operator, "simulation": mine} | {part: others[name] for part, name in names.items()}
     return {name: sum(p.cpu_times()[:2]) for name, p in parts.items()}
 
 

@@ -6,6 +6,7 @@ leaves what the next one completes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from blurfleet.store.port import Event, Ref, Store
 from blurfleet_operator.decide import housekeeping, kstatus, verdicts
 from blurfleet_operator.decide.choice import quarantined_digests
 from blurfleet_operator.decide.hearing import Hearing
-from blurfleet_operator.decide.nodeplan import scrub_spec
+from blurfleet_operator.decide.nodeplan import scrub_spec, spread_answers
 from blurfleet_operator.decide.observation import Decision, Finding, NodeView, RolloutView
 from blurfleet_operator.decide.rollout import decide
 from blurfleet_operator.inventory import owned
@@ -195,11 +196,13 @@ def _write_nodes(
     world: World, nodes: dict[str, NodeView], quarantines: tuple[QuarantineSpec, ...], writer: _Writer
 ) -> None:
     changed = []
+    sizes = Counter(n.device_class for n in nodes.values())
     for resource in world.of("NodeEngine"):
         node = nodes[resource.meta.name]
         if not node.known_class:
             continue
         spec: NodeEngineSpec = scrub_spec(node.spec, quarantined_digests(quarantines, node.device_class))
+        spec = spread_answers(spec, sizes[node.device_class])
         if spec != resource.spec:
             changed.append(replace(resource, meta=owned(resource.meta), spec=spec))
     writer.apply_all(changed)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from blurfleet.api.base import Digest, Model, Precision
+from blurfleet.api.base import Digest, Duration, Model, Precision
 from blurfleet.api.contract import ContractSpec
 from blurfleet.api.engineset import Blob, InputProfile
 from blurfleet.api.meta import Condition
@@ -58,6 +58,9 @@ class NodeEngineSpec(Model):
     device_class: str = Field(description="class of the device; the policy's limits follow it")
     models: tuple[NodeModel, ...] = Field(default=(), max_length=32)
     quarantined: tuple[str, ...] = Field(default=(), max_length=1024, description="digests this node must never serve")
+    answer_after: Duration | None = Field(
+        default=None, description="what is no bad news of an order is reported this long after it, or up to twice that"
+    )
 
 
 class Serving(Model):

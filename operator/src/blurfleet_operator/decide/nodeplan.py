@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blurfleet.answers import spread_s
 from blurfleet.api.base import seconds
 from blurfleet.api.capabilities import lacking, needed, within
 from blurfleet.api.contract import DEFAULT_CONTRACT
@@ -322,3 +323,10 @@ def scrub_spec(spec: NodeEngineSpec, bad: frozenset[str]) -> NodeEngineSpec:
     return spec.model_copy(
         update={"quarantined": tuple(sorted(bad)), "models": tuple(scrubbed(m, bad) for m in spec.models)}
     )
+
+
+def spread_answers(spec: NodeEngineSpec, nodes: int) -> NodeEngineSpec:
+    """Return the spec with how long after an order this node, one of `nodes` of its class, reports it."""
+    held = seconds(spec.answer_after) if spec.answer_after is not None else 0.0
+    wanted = spread_s(nodes, held)
+    return spec if wanted == held else spec.model_copy(update={"answer_after": f"{wanted:.0f}s" if wanted else None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from functools import partial
 
 import structlog
 
+from blurfleet.answers import urgent
+from blurfleet.api.base import seconds
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus, NodeModel
 from blurfleet.errors import BlurfleetError, EngineTimeout
 from blurfleet_agent import decide as wanted
@@ -61,6 +64,8 @@ class Node:
         self._status: NodeEngineStatus | None = None
         self._models: dict[str, ModelStatus] = {m.name: m for m in parts.desired.status().models}
         self._written_at = 0.0
+        self._ordered = 0
+        self._answers_at = 0.0
         self._collected_at = 0.0
         self.turned = time.monotonic()
         self.turns = 0
@@ -241,6 +246,13 @@ class Node:
             deaf=self._deaf(),
         )
 
+    def _answer_at(self, wish: Wish, now: float) -> float:
+        """Return when what is no bad news of the newest order is reported: once the others have their orders."""
+        if wish.generation != self._ordered:
+            after = seconds(wish.spec.answer_after) if wish.spec.answer_after is not None else 0.0
+            self._ordered, self._answers_at = wish.generation, now + random.uniform(after, 2 * after)
+        return self._answers_at
+
     def _publish(self, wish: Wish, models: tuple[ModelStatus, ...], now: float) -> None:
         self._p.metrics.journal(unsynced=self._p.journal.unsynced)
         old = self._status if self._status is not None else self._p.desired.status()
@@ -256,6 +268,8 @@ class Node:
             and age < self._p.settings.status_every_s
             and not worth_writing(self._status, new, age)
         ):
+            return
+        if now < self._answer_at(wish, now) and not urgent(self._status, new):
             return
         if self._p.desired.write(new, now):
             self._status, self._written_at = new, now
