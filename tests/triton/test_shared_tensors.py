@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from blurfleet.errors import EngineError
+from blurfleet.errors import RequestEnded
+from blurfleet.serving.life import RequestLife
 from blurfleet.serving.sharedtensors import RETIRED_S, SharedSettings, SharedTensors
 from blurfleet.serving.triton import TritonClient, channel_to
 from blurfleet_cli.swap_bench import SwapBench
@@ -105,12 +106,19 @@ def test_a_region_whose_request_was_given_up_is_not_lent_again_until_triton_is_d
     shared.close()
 
 
-def test_a_deadline_that_passes_spoils_no_later_answer(triton: SwapBench, client: TritonClient) -> None:
+def test_a_request_that_is_given_up_keeps_its_region_from_the_next_one(
+    triton: SwapBench, client: TritonClient, settings: SharedSettings, stub: Any
+) -> None:
     check(triton, client, 0)
-    with pytest.raises(EngineError):
-        client.infer(triton.engines[0].name, image(triton, 9), timeout_s=0.0)
+    (first,) = regions(stub, settings)
+    life = RequestLife(60.0)
+    life.hang_up()
+    with pytest.raises(RequestEnded):
+        client.infer(triton.engines[0].name, image(triton, 9), timeout_s=10.0, life=life)
     for seed in range(1, 4):
         check(triton, client, seed)
+    assert first in regions(stub, settings)
+    assert len(regions(stub, settings)) == 2
 
 
 def test_a_larger_tensor_gets_a_larger_region(stub: Any, settings: SharedSettings) -> None:

@@ -164,4 +164,5 @@ def _on_lattice(sample: Three, way: Normalisation) -> bool:
         return False
     if whole.min() < 0 or whole.max() > 255:
         return False
-    return sum(len(np.unique(row)) for row in whole) >= _LATTICE_DISTINCT
+    seen = sum(np.count_nonzero(np.bincount(row, minlength=256)) for row in whole.astype(np.intp))
+    return bool(seen >= _LATTICE_DISTINCT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,9 @@ def typed_error(error: grpc.RpcError, *, where: str, failed: Reason, timed_out: 
     return EngineError(failed, details, where=where)
 
 
+Answered = tuple[Any, Sequence[bytes]]
+
+
 def _byte_size(output: Any) -> int:
     itemsize = np.dtype(_DTYPES[output.datatype]).itemsize if output.datatype in _DTYPES else 0
     return int(itemsize * math.prod(output.shape))
@@ -130,23 +133,24 @@ class TritonClient:
             return self._while_alive(request, life, timeout_s, metadata)
 
         try:
-            response = self._through_memory(request, image, call) or self._as_bytes(request, image, call)
+            response, raw = self._through_memory(request, image, call) or self._as_bytes(request, image, call)
         except grpc.RpcError as error:
             raise typed_error(error, where=model, failed=Reason.INFER_FAILED, timed_out=Reason.INFER_TIMEOUT) from error
         return InferResult(
-            matte=self._matte(response, model),
+            matte=self._matte(response, raw, model),
             model_name=response.model_name,
             model_version=int(response.model_version or 0),
         )
 
-    def _as_bytes(self, request: Any, image: npt.NDArray[np.float32], call: Callable[[], Any]) -> Any:
+    def _as_bytes(self, request: Any, image: npt.NDArray[np.float32], call: Callable[[], Any]) -> Answered:
         request.inputs[0].ClearField("parameters")
         request.outputs[0].ClearField("parameters")
         request.raw_input_contents.append(image.tobytes())
-        return call()
+        response = call()
+        return response, response.raw_output_contents
 
-    def _through_memory(self, request: Any, image: npt.NDArray[np.float32], call: Callable[[], Any]) -> Any:
-        """Return the response with its matte, None where there is no shared memory to be had."""
+    def _through_memory(self, request: Any, image: npt.NDArray[np.float32], call: Callable[[], Any]) -> Answered | None:
+        """Return the response and its outputs' bytes, None where there is no shared memory to be had."""
         if self._shared is None:
             return None
         with self._shared.lent(image.nbytes) as region:
@@ -164,8 +168,7 @@ class TritonClient:
                 raise
             region.sound = True
             # Triton says where the matte lies but not how long it is.
-            response.raw_output_contents[:] = [region.matte(_byte_size(o)) for o in response.outputs]
-        return response
+            return response, [region.matte(_byte_size(output)) for output in response.outputs]
 
     def _while_alive(
         self, request: Any, life: RequestLife, timeout_s: float, metadata: tuple[tuple[str, str], ...]
@@ -186,10 +189,10 @@ class TritonClient:
                 raise life.too_late() from error  # gRPC's clock may be a little ahead
             raise
 
-    def _matte(self, response: Any, model: str) -> npt.NDArray[np.float32]:
+    def _matte(self, response: Any, raw: Sequence[bytes], model: str) -> npt.NDArray[np.float32]:
         for index, output in enumerate(response.outputs):
             if output.name == self._output and output.datatype in _DTYPES:
-                flat = np.frombuffer(response.raw_output_contents[index], dtype=_DTYPES[output.datatype])
+                flat = np.frombuffer(raw[index], dtype=_DTYPES[output.datatype])
                 return flat.reshape(tuple(output.shape)).astype(np.float32, copy=False)
         got = ", ".join(f"{o.name} {o.datatype}" for o in response.outputs) or "nothing"
         raise EngineError(Reason.WRONG_DTYPE, f"expected {self._output} as FP32 or FP16, got {got}", where=model)
