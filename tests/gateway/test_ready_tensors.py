@@ -115,6 +115,8 @@ def test_a_stream_that_never_proves_its_scale_is_refused_from_the_thirtieth_fram
     rig: Rig, client: httpx.Client, refused_stream: list[int]
 ) -> None:
     assert refused_stream == [200] * (WINDOW - 1) + [422] * 3
+    assert rig.count("blurfleet_ready_tensors_total", standing="Suspect") == WINDOW - 1
+    assert rig.count("blurfleet_contract_refusals_total", reason="SuspectInput") == 3
     spec = contract_at(rig.size)
     other = post(client, unnormalised(rig.size, rig.size), spec, "another camera")
     assert other.status_code == 200

@@ -181,7 +181,8 @@ class Gateway:
                 raise ContractMismatch(snapshot.route.contract, declared)
             with caller.stages.timed("contract"):
                 tensor = admit(snapshot)
-                self._inputs.judge(caller.ticket, tensor, snapshot.route.contract)
+                verdict = self._inputs.judge(caller.ticket, tensor, snapshot.route.contract)
+                self._metrics.ready_tensors.labels(verdict.standing.value).inc()
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
             raise

@@ -39,6 +39,9 @@ class GatewayMetrics:
         self.refusals = Counter(
             "blurfleet_contract_refusals", "Pictures and tensors refused", ["reason"], registry=registry
         )
+        self.ready_tensors = Counter(
+            "blurfleet_ready_tensors", "Ready tensors taken, by what their values say", ["standing"], registry=registry
+        )
 
         self.streams_open = Gauge("blurfleet_streams_open", "Frame streams that are open", registry=registry)
         self.stream_frames = Counter(
