@@ -17,6 +17,9 @@ from blurfleet.check import dumps
 CLIENTS = 4
 RATE_HZ = 15.0  # a video call's frame rate, per client
 UNLOAD_SWAPS = 3
+PICTURES = 40
+TURNS = 2
+TURN_S = 15.0
 
 
 @click.group()
@@ -81,6 +84,26 @@ def door(pairs: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=PICTURES, show_default=True, help="Pictures, by every way."
+)
+@click.option(
+    "--turns", type=click.IntRange(min=0), default=TURNS, show_default=True, help="Turns of both servers; 0: none."
+)
+@click.option("--seconds", type=click.FloatRange(min=1), default=TURN_S, show_default=True, help="Length of one turn.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def gateway(rounds: int, turns: int, seconds: float, as_json: bool) -> None:
+    """Time the way from a 1080p JPEG to tensor and finished picture beside usual recipes and rembg's HTTP server.
+
+    Run it in blurfleet's checkout. At the first run the rivals are installed into an environment of their own.
+
+    Example: blurfleet bench gateway --turns 0 --json
+    """
+    report = measure_gateway(rounds=rounds, turns=turns, seconds=seconds)
+    click.echo(dumps(report)) if as_json else show_tree(report)
+
+
+@bench.command()
 @click.option("--nodes", default="100,1000", show_default=True, help="Fleet sizes, comma-separated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 def scale(nodes: str, as_json: bool) -> None:
@@ -116,11 +139,13 @@ def everything(flips: int, as_json: bool) -> None:
 
     swaps = measure_swap(flips=flips, clients=CLIENTS, rate=RATE_HZ, unload_swaps=UNLOAD_SWAPS)
     figures = metrics_bench.run()
+    pictures = measure_gateway(rounds=PICTURES, turns=TURNS, seconds=TURN_S)
     if as_json:
-        click.echo(dumps({"swap": swaps, "metrics": figures}))
+        click.echo(dumps({"swap": swaps, "metrics": figures, "gateway": pictures}))
     else:
         show_swap(swaps)
         show_figures(figures)
+        show_tree(pictures)
     sys.exit(0 if swap_holds(swaps) else 1)
 
 
@@ -137,6 +162,20 @@ def measure_swap(*, flips: int, clients: int, rate: float, unload_swaps: int) ->
         unload = run_unload_load(running, times=unload_swaps, clients=clients, rate_hz=rate)
     machine = {"cpus": os.cpu_count(), "load_average": round(load_before, 2), "clients": clients, "rate_hz": rate}
     return {**report, **machine, "unload_load": unload}
+
+
+def measure_gateway(*, rounds: int, turns: int, seconds: float) -> dict[str, Any]:
+    """Return the contract bench's report and, with `turns`, the service bench's; `load_average` is from before."""
+    from blurfleet_cli import contract_bench, service_bench
+    from blurfleet_cli.rivals.environment import ensure_rivals
+
+    rivals = ensure_rivals(cache_dir(), _tell)
+    machine = {"cpus": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2)}
+    _tell(f"{rounds} pictures by every way")
+    report = {**machine, "contract": contract_bench.run(rivals, rounds=rounds)}
+    if turns:
+        report["service"] = service_bench.run(rivals, seconds=seconds, rounds=turns, progress=_tell)
+    return report
 
 
 def swap_holds(report: dict[str, Any]) -> bool:
@@ -164,6 +203,16 @@ def show_figures(report: dict[str, float]) -> None:
     """Print a flat report of milliseconds as name and value."""
     for key, value in report.items():
         click.echo(f"{key:<24} {value:.3f}")
+
+
+def show_tree(report: dict[str, Any], indent: str = "") -> None:
+    """Print a nested report, a figure a line under the name of its part."""
+    for key, value in report.items():
+        if isinstance(value, dict):
+            click.echo(f"{indent}{key}")
+            show_tree(value, indent + "  ")
+        else:
+            click.echo(f"{indent}{key:<24} {value}")
 
 
 def _tell(line: str) -> None:

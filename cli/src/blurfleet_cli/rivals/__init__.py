@@ -1,0 +1,1 @@
+"""What the gateway is measured beside, in an environment of its own."""
