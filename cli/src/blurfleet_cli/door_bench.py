@@ -49,7 +49,8 @@ def run(*, pairs: int, progress: Progress) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="blurfleet-door-") as name:
         folder = Path(name)
         with SwapBench(environment, folder, size=SIZE) as bench, gateway_before(bench) as door:
-            tensor = to_tensor(data.astronaut(), SPEC)
+            stored: Any = data  # scikit-image types it in part
+            tensor = to_tensor(stored.astronaut(), SPEC)
             engine, key = bench.engines[0].name, contract_hash(SPEC)
             report: dict[str, Any] = {}
             ways = {"grpc": _grpc, "grpc_shared_memory": _grpc_shared, "http": _http}

@@ -29,7 +29,7 @@ class EngineRef(Model):
 
 
 class NodeModel(Model):
-    """One served model. `golden`, `profile` and `oracle` are of the set of `candidate` while there is one, else `primary`.
+    """One served model. `golden`, `profile` and `oracle` are of the set of `candidate`, else of `primary`.
 
     `attempt` is the rollout's identity and retry token: a latch holds for (model, digest, attempt).
     """
