@@ -32,6 +32,7 @@ from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
+from blurfleet_preprocess.room import Room
 from blurfleet_preprocess.server import Server, Stop
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams, Ticket
@@ -186,6 +187,13 @@ class Rig:
     def matte(self, behaviour: str) -> Tensor:
         return BEHAVIOURS[behaviour](np.zeros((1, 3, SIZE, SIZE), np.float32))[0, 0]
 
+    def forget(self) -> None:
+        """Let go of what was collected, which grows with every request."""
+        for kept in (self.engines.asked, self.engines.headers, self.engines.tensors, self.engines.lives):
+            kept.clear()
+        self.engines.timeouts.clear()
+        self.told.samples.clear()
+
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
@@ -242,6 +250,7 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
         limits: Limits | None = None,
         streams: StreamLimits | None = None,
         wire: WireLimits | None = None,
+        picture_bytes: int = 1 << 30,
     ) -> contextlib.AbstractContextManager[httpx.Client]:
         exchange = Exchange(
             gateway=rig.gateway,
@@ -250,6 +259,7 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
             workers=Workers(workers, waiting),
             max_body_bytes=max_body_bytes,
             bodies=Bodies(BodyLimits(held_bytes=held_body_bytes, grace_s=body_grace_s)),
+            room=Room(picture_bytes),
             evidence=evidence,
             access=access or Access(),
             limits=limits or Limits(),

@@ -73,14 +73,17 @@ class Placement:
     tensor: tuple[int, int, int, int]
 
 
-def decode(data: bytes, spec: ContractSpec) -> Decoded:
+def decode(data: bytes, spec: ContractSpec, *, before: Callable[[ImageHeader], None] | None = None) -> Decoded:
     """Return the picture in `data` as the contract sees it.
 
-    Raises ContractRefused: EmptyImage, TruncatedImage, UnsupportedImage (not decodable, or refused by a rule of the
-    contract), ImageTooLarge (more than `max_pixels`, told from the header before anything is decoded).
+    `before` hears what the picture is once it is admitted, and may wait. Raises ContractRefused: EmptyImage,
+    TruncatedImage, UnsupportedImage (not decodable, or refused by a rule of the contract), ImageTooLarge (more than
+    `max_pixels`, told from the header before anything is decoded).
     """
     header = read_header(data)
     _admit(header, spec)
+    if before is not None:
+        before(header)
     stored, alpha = _stored(data, header)
     if alpha is not None:
         stored = _composite(stored, alpha, spec.background)

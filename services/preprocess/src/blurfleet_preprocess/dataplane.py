@@ -21,6 +21,7 @@ from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.triton import InferResult
 from blurfleet_preprocess.input_windows import InputWindows
 from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.room import Share
 from blurfleet_preprocess.screening import Settled, doubt, settle
 from blurfleet_preprocess.stages import Attributes, Stages
 from blurfleet_preprocess.streams import Ticket
@@ -55,13 +56,14 @@ class FrameSink(Protocol):
 class Caller:
     """Who asks: the place in a stream, the request's span and stages, and whether the picture may be kept as evidence.
 
-    `life` says how long they wait.
+    `life` says how long they wait, `room` where a decoded picture finds memory.
     """
 
     ticket: Ticket
     stages: Stages = field(default_factory=Stages)
     evidence_allowed: bool = True
     life: RequestLife = field(default_factory=RequestLife)
+    room: Share = field(default_factory=Share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,7 @@ class Gateway:
         snapshot = self.snapshot()
         try:
             with caller.stages.timed("decode"):
-                decoded = decode(data, snapshot.route.contract)
+                decoded = decode(data, snapshot.route.contract, before=caller.room.take)
             caller.life.check()
             with caller.stages.timed("contract"):
                 tensor = to_tensor(decoded.rgb, snapshot.route.contract)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from fastapi import Request, Response
@@ -18,6 +18,7 @@ from blurfleet_preprocess.deadlines import LONGEST_S, life_of
 from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.regions import Regions
+from blurfleet_preprocess.room import Room
 from blurfleet_preprocess.stages import Stages
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.tracing import Tracing, stages_of
@@ -45,6 +46,7 @@ class Exchange:
     regions: Regions = field(default_factory=Regions)
     tracing: Tracing = field(default_factory=Tracing)
     bodies: Bodies = field(default_factory=Bodies)
+    room: Room = field(default_factory=Room)
     probes: Workers = field(default_factory=lambda: Workers(1, 32))
     longest_s: float = LONGEST_S
     evidence: bool = True
@@ -77,7 +79,8 @@ class Exchange:
 
             def begun() -> Response:
                 caller.stages.waited("queue", time.perf_counter() - queued)
-                return work(caller, body)
+                with self.room.share(caller.life) as share:
+                    return work(replace(caller, room=share), body)
 
             response = await self.workers.run_for(request, caller.life, begun)
         caller.stages.seconds["total"] = time.perf_counter() - started

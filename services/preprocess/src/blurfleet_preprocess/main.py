@@ -31,6 +31,7 @@ from blurfleet_preprocess.grpc_door import GrpcDoor
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
+from blurfleet_preprocess.room import Room
 from blurfleet_preprocess.server import Server, Stop
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.stream_session import StreamLimits
@@ -114,6 +115,7 @@ def application(
         limits=way_in.limits,
         tracing=tracing_to(settings, metrics),
         bodies=Bodies(BodyLimits(held_bytes=settings.held_body_bytes, grace_s=settings.body_grace_s)),
+        room=Room(settings.picture_bytes),
         longest_s=settings.request_timeout_s,
         evidence=settings.evidence,
     )

@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -190,7 +190,8 @@ class Session:
 
             def begun() -> Worked:
                 stages.waited("queue", time.perf_counter() - queued)
-                return self._work.answer(caller, frame.data, past, dropped)
+                with exchange.room.share(caller.life) as share:
+                    return self._work.answer(replace(caller, room=share), frame.data, past, dropped)
 
             try:
                 async with asyncio.timeout(self._life.left_s()):
