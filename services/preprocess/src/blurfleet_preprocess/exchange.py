@@ -110,9 +110,9 @@ def answer_headers(answer: Answer) -> dict[str, str]:
     return headers
 
 
-def answer_parameters(answer: Answer) -> dict[str, str]:
-    """Return the same as an answer's own parameters, for clients that never see its headers."""
-    return {name: value for name, value in answer_headers(answer).items() if name.startswith("x-blurfleet-")}
+def parameters_among(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what of an answer's headers are its own parameters too, for clients that never see headers."""
+    return {name: value for name, value in headers.items() if name.startswith("x-blurfleet-")}
 
 
 def npy(array: Matte) -> bytes:

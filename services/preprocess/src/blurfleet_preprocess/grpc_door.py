@@ -24,7 +24,7 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess import v2_grpc
 from blurfleet_preprocess.access import ANYONE, is_local
-from blurfleet_preprocess.exchange import Exchange, answer_headers, answer_parameters
+from blurfleet_preprocess.exchange import Exchange, answer_headers, parameters_among
 from blurfleet_preprocess.problems import Overloaded, status_of
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.stages import Stages
@@ -227,11 +227,13 @@ class GrpcDoor:
             stages.waited("queue", time.perf_counter() - queued)
             answer = self._door.infer(caller, declared, message.model_name, message.model_version, request, client)
         with stages.timed("encode"):
-            encoded = v2_grpc.response_of(answer, request, self._door.gateway.alias, answer_parameters(answer))
+            said = answer_headers(answer)
+            encoded = v2_grpc.response_of(answer, request, self._door.gateway.alias, parameters_among(said))
         stages.seconds["total"] = time.perf_counter() - started
         stages.observe(self._exchange.metrics)
         if stream is None:
-            context.set_trailing_metadata(tuple(answer_headers(answer).items()))
+            said["server-timing"] = stages.header()
+            context.set_trailing_metadata(tuple(said.items()))
         self._exchange.metrics.requests.labels("200").inc()
         return encoded
 

@@ -28,6 +28,7 @@ from blurfleet_preprocess.dataplane import Gateway
 from blurfleet_preprocess.entrance import Entrance, entrance
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.grpc_door import GrpcDoor
+from blurfleet_preprocess.memory import keep_freed_blocks
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
@@ -49,6 +50,7 @@ def serve(settings: GatewaySettings) -> None:
 
     It holds {schemaVersion, address, grpc_address, pid}. Raises NodeError (PortInUse, UnreadableFile, DoorUnguarded).
     """
+    keep_freed_blocks()
     way_in, stop = entrance(settings), Stop()
     routing = RoutingReader(settings.routing_file)
     log_json(service="gateway", node=settings.node, also=lambda: served_model(routing, settings.alias))

@@ -12,7 +12,7 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess.access import ANYONE, is_local
 from blurfleet_preprocess.dataplane import Caller
-from blurfleet_preprocess.exchange import JSON, Exchange, answer_headers, answer_parameters
+from blurfleet_preprocess.exchange import JSON, Exchange, answer_headers, parameters_among
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 from blurfleet_preprocess.v2_http import RegisterBody, parsed, read_request, response_of
@@ -86,9 +86,8 @@ def _infer(router: APIRouter, exchange: Exchange, door: Door) -> None:
             declared = headers.get("x-blurfleet-contract", "").strip()
             answer = door.infer(caller, declared, model, version, asked, who)
             with answer.stages.timed("encode"):
-                content, more = response_of(
-                    answer, asked, model, answer_parameters(answer), headers.get("accept-encoding", "")
-                )
+                facts = parameters_among(answer_headers(answer))
+                content, more = response_of(answer, asked, model, facts, headers.get("accept-encoding", ""))
             return Response(content, headers=answer_headers(answer) | more)
 
         return await exchange.answered(request, work)
