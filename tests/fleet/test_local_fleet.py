@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from blurfleet_cli.fleet.local import LocalFleet
 NODE = "orin-0"
 PROGRAMS = {"controller", f"agent-{NODE}", f"gateway-{NODE}", f"triton-{NODE}"}
 DEADLINE_S = 60.0
+NOBODY = "http://127.0.0.1:9/v1/traces"
 
 Until = Callable[..., None]
 
@@ -42,7 +44,7 @@ def family(root: Path) -> list[psutil.Process]:
 def fleet(tmp_path_factory: pytest.TempPathFactory, until: Until) -> Iterator[LocalFleet]:
     ensure_environment(cache_dir())
     local = LocalFleet(tmp_path_factory.mktemp("fleet"), nodes=((NODE, "jetson-orin"),))
-    local.up()
+    local.up(environment={"BLURFLEET_TRACE_URL": NOBODY})  # everything here works with a collector that is away
     until(lambda: set(running(local)) == PROGRAMS, DEADLINE_S, "start of every process")
     yield local
     local.down()
@@ -62,7 +64,20 @@ def test_up_on_a_running_fleet_changes_nothing(fleet: LocalFleet) -> None:
 def test_a_running_fleet_is_not_given_other_settings_in_silence(fleet: LocalFleet) -> None:
     with pytest.raises(InvalidInput, match="blurfleet down"):
         fleet.up(environment={"BLURFLEET_TRACE_URL": "http://127.0.0.1:4318/v1/traces"})
-    assert "BLURFLEET_TRACE_URL" not in fleet.plan.environment
+    assert fleet.plan.environment == {"BLURFLEET_TRACE_URL": NOBODY}
+
+
+def test_the_fleets_triton_traces_what_its_gateway_passes_on(fleet: LocalFleet, until: Until) -> None:
+    def flags() -> list[str]:
+        words = []
+        for process in family(fleet.root):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                words += [word for word in process.cmdline() if "--trace-config" in word]
+        return words
+
+    until(lambda: f"--trace-config=opentelemetry,url={NOBODY}" in flags(), DEADLINE_S, "a traced Triton")
+    assert "--trace-config=rate=0" in flags()
+    assert f"--trace-config=opentelemetry,resource=service.instance.id={NODE}" in flags()
 
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS))
