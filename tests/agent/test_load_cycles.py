@@ -16,8 +16,9 @@ from blurfleet_agent.repository import ModelRepository
 from blurfleet_agent.staging import Staging
 from blurfleet_agent.tritonserver import TritonServer
 
-WARM, CYCLES = 10, 40
-# Measured: 7 KiB a cycle from the 20th to the 60th. A stub process that stays behind would be tens of MiB.
+WARM, CYCLES = 10, 20
+# Measured: 10 KiB a cycle from the 10th to the 30th, 7 from the 20th to the 60th. A stub process that stayed behind
+# would be tens of MiB.
 MOST_KIB_A_CYCLE = 64
 
 
