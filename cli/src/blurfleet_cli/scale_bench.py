@@ -22,6 +22,7 @@ import yaml
 
 from blurfleet.api.base import seconds
 from blurfleet.api.rollout import RolloutStatus
+from blurfleet.deadline import came_true
 from blurfleet.errors import BlurfleetError, EngineTimeout
 from blurfleet.identity import digest_bytes
 from blurfleet.reasons import Reason
@@ -211,7 +212,7 @@ class Bench:
         self.tell(f"{seconds:.0f} s at rest")
         before, cpu = _requests(self.api), self.operator.cpu_times()
         began = time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds)  # the rest that is measured
         took = time.monotonic() - began
         after, now = _requests(self.api), self.operator.cpu_times()
         by_kind = {k: after[k] - before.get(k, 0.0) for k in after if after[k] > before.get(k, 0.0)}
@@ -231,7 +232,7 @@ class Bench:
 
         def quiet() -> bool:
             nonlocal last
-            time.sleep(_QUIET_S)
+            time.sleep(_QUIET_S)  # the stretch in which nothing may be written
             before = last
             last = sum(v for (_, what), v in _requests(self.api).items() if what != "leases")
             return last - before <= _QUIET_REQUESTS
@@ -239,11 +240,8 @@ class Bench:
         self._until(quiet, "at rest")
 
     def _until(self, holds: Callable[[], bool], what: str, within_s: float = 600.0) -> None:
-        deadline = time.monotonic() + within_s
-        while not holds():
-            if time.monotonic() > deadline:
-                raise EngineTimeout(Reason.CHECK_FAILED, f"not {what} within {within_s:.0f} s", where=self.plane.url)
-            time.sleep(_POLL_S)
+        if not came_true(holds, within_s, poll_s=_POLL_S):
+            raise EngineTimeout(Reason.CHECK_FAILED, f"not {what} within {within_s:.0f} s", where=self.plane.url)
 
 
 class _Arrivals:

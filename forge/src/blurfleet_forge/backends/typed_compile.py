@@ -79,7 +79,7 @@ def _aim(trt: Any, config: Any, sm: int) -> None:
 
 
 def _listener(trt: Any, log: list[str]) -> Any:
-    class Listener(trt.ILogger):  # type: ignore[misc]
+    class Listener(trt.ILogger):  # type: ignore[misc]  # TensorRT ships no types
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.min_severity = trt.ILogger.Severity.VERBOSE
