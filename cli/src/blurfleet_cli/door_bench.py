@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import tritonclient.grpc as triton
 import tritonclient.utils.shared_memory as memory
 from skimage import data
@@ -42,7 +43,8 @@ Progress = Callable[[str], None]
 def run(*, pairs: int, progress: Progress) -> dict[str, Any]:
     """Return milliseconds by transport: p50 and p99 of both ways, and the median of the differences within a pair.
 
-    The gateway is a process of its own, as in production. Raises EngineError where an answer is wrong.
+    `gateway_cpu_ms` is what a request cost the gateway's process, which a busy machine changes least. The gateway
+    is a process of its own, as in production. Raises EngineError where an answer is wrong.
     """
     environment = ensure_environment(cache_dir(), progress=progress)
     load = os.getloadavg()[0]
@@ -59,8 +61,16 @@ def run(*, pairs: int, progress: Progress) -> dict[str, Any]:
                 direct = bench.server.http_address if way is _http else bench.server.grpc_address
                 through = door["address"] if way is _http else door["grpc_address"]
                 with way(direct, engine, tensor, "") as bare, way(through, bench.alias, tensor, key) as ours:
+                    before = _cpu_seconds(door["pid"])
                     report[name_of_way] = in_turns(bare, ours, tensor[:, :1], pairs)
+                    used = _cpu_seconds(door["pid"]) - before
+                    report[name_of_way]["gateway_cpu_ms"] = 1000 * used / (pairs + WARM)
     return {**report, "pairs": pairs, "cpus": os.cpu_count(), "load_average": round(load, 2)}
+
+
+def _cpu_seconds(pid: int) -> float:
+    used = psutil.Process(pid).cpu_times()
+    return float(used.user + used.system)
 
 
 def in_turns(bare: Ask, ours: Ask, wanted: Tensor, pairs: int) -> dict[str, float]:
