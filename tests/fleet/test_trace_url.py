@@ -38,7 +38,17 @@ def test_it_is_kept_for_later_starts_and_can_be_taken_off(tmp_path: Path) -> Non
     assert (off.nodes, off.socket) == (first.nodes, first.socket)
 
 
-@pytest.mark.parametrize("url", ["collector:4318", "file:///tmp/x", "http://", "http://a b/v1/traces", 'http://a/"'])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "collector:4318",
+        "file:///tmp/x",
+        "http://",
+        "http://a b/v1/traces",
+        "http://me:secret@a/v1/traces",
+        'http://a/"',
+    ],
+)
 def test_what_is_no_address_is_refused_by_name(url: str) -> None:
     with pytest.raises(InvalidInput, match="--trace-url"):
         collector_address(url)

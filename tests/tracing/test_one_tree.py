@@ -30,6 +30,7 @@ from blurfleet_cli.swap_bench import SwapBench
 SIZE = 32
 SPEC = contract_at(SIZE, ContractSpec(mean=("0",) * 3, std=("1",) * 3))  # the tiny engines' answer is then a matte
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+DIRECT = "c7ad6b7169203331b7ad6b7169203331"
 FAILING = "a7ad6b7169203331b7ad6b7169203331"
 OTHER, THIRD = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331b7ad6b7169203331"
 EPOCH = 7
@@ -163,6 +164,23 @@ def test_gateway_and_triton_make_one_tree_under_the_callers_span(
     assert (request.attributes["http.route"], request.attributes["http.response.status_code"]) == ("/v1/blur", 200)
     assert tuple(s.name for s in children(spans, request)) == STAGES
     assert asked.start <= served.start <= asked.end  # Triton ends its spans after it has answered
+
+
+def test_triton_traces_whatever_carries_a_context_so_that_the_gateway_must_not_pass_on_all(
+    node: Node, collector: Collector, until: Callable[..., None]
+) -> None:
+    bench = node.bench
+
+    def exported() -> bool:
+        bench.client.infer(bench.engines[0].name, bench.probe, timeout_s=5.0)
+        bench.client.infer(
+            bench.engines[0].name, bench.probe, timeout_s=5.0, headers={"traceparent": f"00-{DIRECT}-{PARENT}-00"}
+        )
+        return collector.of(DIRECT) != []
+
+    until(exported, every=1.0, what="a span of a context that says it is not sampled")
+    # Without a context there is none; spans of earlier tests may still be on their way.
+    assert {s.trace_id for s in collector.spans} <= {DIRECT, TRACE, THIRD, FAILING}
 
 
 def test_every_line_of_a_failing_request_is_json_with_trace_and_network(node: Node, until: Callable[..., None]) -> None:

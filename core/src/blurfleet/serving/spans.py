@@ -19,7 +19,7 @@ from blurfleet import __version__
 Outcome = Literal["Exported", "Failed", "Dropped"]
 Count = Callable[[Outcome, int], None]
 OUTCOMES: tuple[Outcome, ...] = ("Exported", "Failed", "Dropped")
-QUEUED_SPANS = 4096  # some 500 requests of eight spans, about 8 MB; more are dropped and counted
+QUEUED_SPANS = 4096  # some 500 requests of eight spans, 12 MB; more are dropped and counted
 _BATCH_SPANS = 512
 _EXPORT_S = 2.0  # a collector that takes longer loses the batch
 _DELAY_MS = 500.0  # as Triton's own exporter is started

@@ -18,6 +18,10 @@ def collector(value: str) -> str:
     parts = urlsplit(value)
     if value and (parts.scheme not in ("http", "https") or not parts.hostname or _UNFIT.search(value)):
         raise ValueError("not an http or https address, such as http://collector:4318/v1/traces")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "no place for credentials: they would be seen in process lists; see OTEL_EXPORTER_OTLP_HEADERS"
+        )
     return value
 
 

@@ -74,8 +74,10 @@ def guard_spans_to(settings: AgentSettings, metrics: Metrics) -> GuardSpans:
     """Return the guard's spans as the settings ask for them; `close` sends what is left, within a limit."""
     if not settings.trace_url:
         return GuardSpans()
-    from blurfleet.serving.spans import CollectorSpans  # half a second of imports, where spans are sent
+    from blurfleet.serving.spans import OUTCOMES, CollectorSpans  # half a second of imports, where spans are sent
 
+    for outcome in OUTCOMES:
+        metrics.spans(outcome, 0)
     spans = CollectorSpans(
         settings.trace_url, service="blurfleet-agent", node=settings.node, share=1.0, count=metrics.spans
     )
