@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import cv2
 import numpy as np
@@ -53,7 +53,8 @@ def fine_matte(rgb: Pixels, matte: Matte, spec: ContractSpec) -> Matte:
     """Return the matte at the size of the picture [H,W,3], refined along the picture's edges: [H,W] in [0,1]."""
     scales = Scales(_sharp(rgb))
     edge = _edge(scales, matte, spec)
-    return fine(scales, edge, matte_on_picture(matte, spec, scales.size))
+    whole = scales.padded(matte_on_picture(matte, spec, scales.asked))
+    return cast("Matte", scales.cut(fine(scales, edge, whole)))
 
 
 def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Picture:
@@ -65,23 +66,23 @@ def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Pictu
     if look.mode == "depth":
         near = fine_matte(rgb, matte, spec)
         focus = focus_of(near) if look.focus is None else look.focus
-        radius = look.radius_on(scales.size, 1.0)
-        return layered(scales.at(0), near, focus=focus, radius=radius, style=look.style)
+        radius = look.radius_on(scales.asked, 1.0)
+        return layered(_sharp(rgb), near, focus=focus, radius=radius, style=look.style)
     edge = _edge(scales, matte, spec)
     known = sides(scales, edge)
     if look.background == "transparent":
-        return cut_out(scales, edge, known)
+        return cast("Picture", scales.cut(cut_out(scales, edge, known)))
     if look.background == "color":
-        return over(scales, edge, known, plain(scales.size, look.colour))
+        return cast("Picture", scales.cut(over(scales, edge, known, plain(scales.size, look.colour))))
     if edge.subject.all():
-        return scales.at(0).copy()
-    radius = look.radius_on(scales.size, float(edge.matte.mean()))
-    return over(scales, edge, known, blurred(scales, edge, known, radius, look.style))
+        return cast("Picture", scales.cut(scales.at(0)).copy())
+    radius = look.radius_on(scales.asked, float(edge.matte.mean()))
+    return cast("Picture", scales.cut(over(scales, edge, known, blurred(scales, edge, known, radius, look.style))))
 
 
 def _edge(scales: Scales, matte: Matte, spec: ContractSpec) -> Edge:
-    placed = matte_on_picture(matte, spec, scales.size, scales.work)
-    finer = scales.size[0] > matte.shape[0] or scales.size[1] > matte.shape[1]
+    placed = matte_on_picture(matte, spec, scales.asked, scales.work)
+    finer = scales.asked[0] > matte.shape[0] or scales.asked[1] > matte.shape[1]
     return refine(placed, scales.at(scales.work) if finer else None)
 
 

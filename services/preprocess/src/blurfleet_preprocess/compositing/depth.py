@@ -39,8 +39,9 @@ def layered(picture: Picture, near: Matte, *, focus: float, radius: float, style
     margin = 64 * math.ceil(2 * radius / 64)
     for top in range(0, len(picture), _STRIP_ROWS):
         first, last = max(0, top - margin), min(len(picture), top + _STRIP_ROWS + margin)
-        made = _strip(Scales(picture[first:last]), _signed(near[first:last], focus) * np.float32(radius), radius, style)
-        out[top : top + _STRIP_ROWS] = made[top - first : top - first + _STRIP_ROWS]
+        scales = Scales(picture[first:last])
+        made = _strip(scales, scales.padded(_signed(near[first:last], focus) * np.float32(radius)), radius, style)
+        out[top : top + _STRIP_ROWS] = scales.cut(made)[top - first : top - first + _STRIP_ROWS]
     return out
 
 

@@ -53,15 +53,18 @@ def refine(matte: Matte, guide: Picture | None) -> Edge:
     if guide is not None and unsettled.any():
         part = _window(unsettled, 2 * RADIUS)
         planes[part] = _planes(matte[part], guide[part], unsettled[part])
-        cv2.copyTo(alpha_of(planes[part], guide[part]), unsettled[part], refined[part])
+        there = np.flatnonzero(unsettled.view(bool))
+        refined.reshape(-1)[there] = alpha_of(
+            np.take(planes.reshape(-1, 4), there, axis=0), np.take(guide.reshape(-1, 3), there, axis=0)
+        )
     return Edge(matte=refined, planes=planes, unsettled=unsettled, subject=(low >= 1 - SETTLED).view(np.uint8))
 
 
 def alpha_of(planes: Light, colours: Picture) -> Light:
-    """Return alpha [h,w] in [0,1] of pixels from their planes [h,w,4] and colours [h,w,3]."""
-    levels: Any = cv2.cvtColor(colours, cv2.COLOR_RGB2RGBA)
+    """Return alpha [N] in [0,1] of pixels from their planes [N,4] and colours [N,3]."""
+    levels: Any = cv2.cvtColor(colours[None], cv2.COLOR_RGB2RGBA)[0]
     terms: Any = cv2.multiply(planes, levels, dtype=cv2.CV_32F)
-    return np.asarray(np.clip(terms.reshape(-1, 4) @ _SUM, 0.0, 1.0), np.float32).reshape(colours.shape[:2])
+    return np.asarray(np.clip(terms @ _SUM, 0.0, 1.0), np.float32)
 
 
 def settled_planes(planes: Light) -> Light:

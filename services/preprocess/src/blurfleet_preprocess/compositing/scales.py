@@ -16,20 +16,30 @@ _WORK_SIDE = 270  # the shorter side that mattes are refined at: a quarter of 10
 
 
 class Scales:
-    """The picture [H,W,3] and its halves, made when first asked for. One per request."""
+    """The picture [H,W,3] and its halves, made when first asked for. One per request.
+
+    The picture is padded to whole blocks of the level `work`, at which mattes are refined; `cut` takes that off again.
+    """
 
     def __init__(self, picture: Picture) -> None:
-        self._made = [picture]
+        height, width = picture.shape[:2]
+        self.asked = height, width
+        self.work = max(0, (min(height, width) // _WORK_SIDE).bit_length() - 1)
+        self._made = [np.asarray(self.padded(picture), np.uint8)]
         self._light = dict[int, Light]()
-        halvings, side = 0, min(self.size)
-        while side // 2 >= _WORK_SIDE:
-            halvings, side = halvings + 1, side // 2
-        self.work = halvings
-        """Halvings of the level that mattes are refined at."""
+
+    def padded(self, array: Any) -> Any:
+        """Return `array`, [H,W] or [H,W,C] of the given size, its last row and column repeated up to the padded one."""
+        below, beside = (-side % (1 << self.work) for side in self.asked)
+        return cv2.copyMakeBorder(array, 0, below, 0, beside, cv2.BORDER_REPLICATE) if below or beside else array
+
+    def cut(self, made: Any) -> Any:
+        """Return what was made of the padded picture, [H,W] or [H,W,C], at the size of the one that was given."""
+        return np.ascontiguousarray(made[: self.asked[0], : self.asked[1]])
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return (height, width) of the whole picture."""
+        """Return (height, width) of the padded picture."""
         return self._made[0].shape[0], self._made[0].shape[1]
 
     def at(self, halvings: int) -> Picture:
