@@ -5,6 +5,7 @@ Same weights, same machine, one budget of onnxruntime threads for either; one is
 
 from __future__ import annotations
 
+import io
 import itertools
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from blurfleet.reasons import Reason
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_cli.gateway_process import running_gateway
 from blurfleet_cli.network_bench import network, served_network, source_weights
-from blurfleet_cli.rivals.matte_quality import matte_quality
+from blurfleet_cli.rivals.matte_quality import enlarged_matte, matte_of, matte_quality
 from blurfleet_cli.rivals.photographs import as_jpeg, photographs
 from blurfleet_cli.rivals.rembg_server import MODEL, running_rembg
 
@@ -71,7 +72,9 @@ def run(rivals: Path, *, seconds: float, rounds: int, progress: Progress) -> dic
             assert triton.pid is not None
             sides = (ours(gateway["address"], (gateway["pid"], triton.pid)), theirs(address, (pid,)))
             progress("mattes of both")
-            quality = matte_quality({side.name: asker(side) for side in sides}, photos)
+            mattes = {side.name: asker(side.matte, matte_of) for side in sides}
+            raw = asker(unrefined(gateway["address"]), lambda body: enlarged_matte(np.load(io.BytesIO(body))))
+            quality = matte_quality(mattes | {"gateway, not refined": raw}, photos)
             report: dict[str, Any] = {"threads": THREADS, "seconds": seconds, "rounds": rounds, "matte": quality}
             jpegs = [as_jpeg(picture) for picture in photos.values()]
             for clients in CLIENTS:
@@ -104,20 +107,25 @@ def theirs(address: str, pids: tuple[int, ...]) -> Side:
     return Side(name="rembg", picture=asked, matte=lambda c, d: asked(c, d, om="true"), pids=pids)
 
 
-def asker(side: Side) -> Callable[[bytes], bytes]:
-    """Return how one matte is had from `side`."""
+def unrefined(address: str) -> Ask:
+    """Return how the gateway is asked for the network's own matte, before the picture's edges shape it."""
+    return lambda client, data: client.post(f"http://{address}/v1/matte?format=npy", content=data)
 
-    def ask(data: bytes) -> bytes:
+
+def asker(how: Ask, read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return how one answer is had and read."""
+
+    def ask(data: bytes) -> Any:
         with httpx.Client(timeout=ASK_TIMEOUT_S, trust_env=False) as client:
-            return checked(side, side.matte(client, data))
+            return read(checked(how(client, data)))
 
     return ask
 
 
-def checked(side: Side, response: httpx.Response) -> bytes:
+def checked(response: httpx.Response) -> bytes:
     """Return the body of a good answer. Raises EngineError for any other."""
     if response.status_code != httpx.codes.OK:
-        raise EngineError(Reason.CHECK_FAILED, response.text[:300], where=side.name)
+        raise EngineError(Reason.CHECK_FAILED, f"{response.status_code}: {response.text[:300]}", where="a server")
     return response.content
 
 
@@ -144,7 +152,7 @@ def ask_for(side: Side, jpegs: list[bytes], *, clients: int, seconds: float) -> 
                     started = time.monotonic()
                     if not started < end:
                         return
-                    checked(side, side.picture(client, data))
+                    checked(side.picture(client, data))
                     latencies.append(time.monotonic() - started)
         except Exception as error:
             failures.append(error)

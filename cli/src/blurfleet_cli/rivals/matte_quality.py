@@ -21,16 +21,15 @@ from blurfleet_forge.backends.onnxruntime import Session
 SUBJECTS = ("astronaut", "flower")
 SCENES = ("china", "coffee")
 _EDGE_SIGMA = 1.5  # pixels: how soft a lens draws the subject's outline
-Matte = Callable[[bytes], bytes]
+Matte = Callable[[bytes], Any]  # of a JPEG, over the whole picture: float32 [1080,1920] in [0,1]
 
 
 def matte_quality(sides: dict[str, Matte], photos: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return mean absolute error and IoU (at 0.5) of each side's mattes; `sides` give a grey picture for a JPEG."""
+    """Return mean absolute error and IoU (at 0.5) of each side's mattes; `sides` are asked with JPEGs."""
     session = Session(network())
 
     def reference(rgb: Any) -> Any:
-        small = session.run(to_tensor(rgb, contract_at(SIZE)))[0, 0]
-        return cv2.resize(small, (WIDTH, HEIGHT), interpolation=cv2.INTER_LINEAR)
+        return enlarged_matte(session.run(to_tensor(rgb, contract_at(SIZE)))[0, 0])
 
     cases: dict[str, list[tuple[bytes, Any]]] = {"network": [], "known": []}
     for picture in photos.values():
@@ -52,11 +51,21 @@ def matte_quality(sides: dict[str, Matte], photos: dict[str, Any]) -> dict[str, 
     }
 
 
+def enlarged_matte(matte: Any) -> Any:
+    """Return a network's own matte over the whole picture, by linear interpolation."""
+    return cv2.resize(matte, (WIDTH, HEIGHT), interpolation=cv2.INTER_LINEAR)
+
+
+def matte_of(grey_picture: bytes) -> Any:
+    """Return the matte that an encoded 8-bit grey picture holds."""
+    grey: Any = cv2.imdecode(np.frombuffer(grey_picture, np.uint8), cv2.IMREAD_GRAYSCALE)
+    return grey.astype(np.float32) / 255
+
+
 def _errors(matte: Matte, cases: list[tuple[bytes, Any]]) -> dict[str, float]:
     errors, overlaps = [], []
     for data, wanted in cases:
-        grey: Any = cv2.imdecode(np.frombuffer(matte(data), np.uint8), cv2.IMREAD_GRAYSCALE)
-        got = grey.astype(np.float32) / 255
+        got = matte(data)
         errors.append(float(np.abs(got - wanted).mean()))
         one, other = got > 0.5, wanted > 0.5
         overlaps.append(float((one & other).sum() / max(1, (one | other).sum())))
