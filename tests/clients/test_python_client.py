@@ -14,7 +14,7 @@ import pytest
 from skimage import data
 
 from blurfleet.cache import cache_dir
-from blurfleet.client import Client, FrameResult, VideoOptions
+from blurfleet.client import Client, FrameResult, GatewayUnavailable, VideoOptions
 from blurfleet.contract import contract_hash
 from blurfleet.pixels import to_tensor
 from blurfleet_agent.tritonenv import ensure_environment
@@ -89,3 +89,13 @@ def test_a_stream_brings_each_frames_own_matte_whoever_of_two_clients_sent_it(ur
                 np.testing.assert_array_equal(heard.matte, to_tensor(rgb, SPEC)[0, 0])
                 assert (heard.id, heard.by.contract) == (step + 1, contract_hash(SPEC))
         assert one.name != other.name
+
+
+def test_a_frame_beyond_the_gateways_limit_ends_the_stream(url: str) -> None:
+    def too_large() -> None:
+        with Client(url) as gateway, gateway.stream() as video:
+            video.send(bytes(9 << 20))
+            video.receive()
+
+    with pytest.raises(GatewayUnavailable, match="1009"):
+        too_large()

@@ -300,6 +300,20 @@ def test_a_stream_is_held_to_no_requests_time(rig: Rig, serve: Serve, photo: byt
         assert answer(socket)[0].id == 1
 
 
+def test_a_gateway_that_stops_says_so(rig: Rig, serve: Serve, photo: bytes) -> None:
+    with contextlib.ExitStack() as around:
+        served = contextlib.ExitStack()
+        client = served.enter_context(serve(rig))
+        socket = around.enter_context(greeted(client, Hello()))
+        socket.send(photo)
+        answer(socket)
+        served.close()
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=20)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1012
+
+
 def test_one_stream_too_many_is_told_to_come_later(rig: Rig, serve: Serve) -> None:
     with serve(rig, streams=StreamLimits(at_once=1)) as client, greeted(client, Hello()):
         assert rig.count("blurfleet_streams_open") == 1

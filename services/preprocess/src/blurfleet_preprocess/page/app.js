@@ -96,6 +96,7 @@ async function startCamera() {
   try {
     await video.start();
   } catch (refusal) {
+    stopCamera();
     video = null;
     cameraIs(false);
     show.problem(refusal);

@@ -12,6 +12,7 @@ export function picture(id, blob) {
   image.hidden = false;
   if (before) image.addEventListener("load", () => URL.revokeObjectURL(before), { once: true });
   if (id === "result") {
+    image.classList.toggle("clear", blob.type === "image/webp");
     const kind = blob.type.split("/")[1];
     Object.assign(at("save"), { href: url, download: `blurred.${kind === "jpeg" ? "jpg" : kind}`, hidden: false });
   }

@@ -23,7 +23,7 @@ export class Video {
   }
 
   async start() {
-    const camera = { video: { width: { ideal: 1280 }, height: { ideal: 720 } }, audio: false };
+    const camera = { video: { width: { ideal: 960 }, height: { ideal: 540 } }, audio: false };
     try {
       this.media = await navigator.mediaDevices.getUserMedia(camera);
     } catch (error) {
@@ -38,7 +38,11 @@ export class Video {
   open() {
     const offered = this.token ? [SUBPROTOCOL, `bearer.${this.token}`] : [SUBPROTOCOL];
     const address = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`;
-    this.socket = new WebSocket(address, offered);
+    try {
+      this.socket = new WebSocket(address, offered);
+    } catch {
+      throw new Refusal({ status: 401, detail: "This token has characters that a stream cannot carry", fix: "use one of letters and digits" });
+    }
     this.socket.binaryType = "arraybuffer";
     this.socket.onopen = () => this.socket.send(JSON.stringify(this.hello));
     this.socket.onmessage = (message) => this.heard(message.data);
