@@ -56,7 +56,7 @@ def test_16_bit_pictures_need_twice_the_room() -> None:
     assert (needed(header(1000)), needed(header(1000, np.uint16))) == (13_000, 28_000)
 
 
-def test_pictures_wait_their_turn_and_what_is_larger_than_the_room_is_let_in_alone() -> None:
+def test_pictures_wait_their_turn() -> None:
     room, order = Room(20_000), list[str]()
 
     def enter(name: str, pixels: int) -> None:
@@ -67,7 +67,7 @@ def test_pictures_wait_their_turn_and_what_is_larger_than_the_room_is_let_in_alo
     with room.share(RequestLife()) as first:
         first.take(header(1000))
         threads = []
-        for name, pixels in (("large", 10_000), ("small", 100)):
+        for name, pixels in (("large", 1500), ("small", 100)):
             threads.append(threading.Thread(target=enter, args=(name, pixels)))
             threads[-1].start()
             assert came_true(lambda: len(room._waiting) == len(threads), DEADLINE_S)
@@ -75,6 +75,17 @@ def test_pictures_wait_their_turn_and_what_is_larger_than_the_room_is_let_in_alo
     for thread in threads:
         thread.join(DEADLINE_S)
     assert (order, room.held) == (["large", "small"], 0)
+
+
+def test_what_is_larger_than_the_room_is_refused(rig: Rig, serve: Serve, photo: bytes) -> None:
+    with serve(rig, picture_bytes=24 * 40 * 13) as client:
+        assert client.post("/v1/matte", content=photo).status_code == 200
+        for path in ("/v1/matte", "/v1/blur"):
+            one_more = client.post(path, content=bytes(cv2.imencode(".png", np.zeros((24, 41, 3), np.uint8))[1]))
+            assert (one_more.status_code, one_more.json()["reason"]) == (413, "ImageTooLarge")
+            assert "12792 bytes at work, 12480 are given" in one_more.json()["detail"]
+        deep = client.post("/v1/blur?mode=depth", content=photo)
+        assert (deep.status_code, deep.json()["reason"]) == (413, "ImageTooLarge")
 
 
 def test_who_does_not_wait_any_more_leaves_the_line() -> None:

@@ -10,7 +10,7 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 
 HEADER = "x-blurfleet-deadline-ms"
-LONGEST_S = 60.0
+LONGEST_S = 30.0  # as long as an agent keeps an engine that nobody asks any more
 _MILLISECONDS = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 
 

@@ -7,12 +7,16 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
+from blurfleet.errors import ContractRefused
 from blurfleet.imageheader import ImageHeader
+from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 
 DEFAULT_BYTES = 2 << 30
 _BYTES_PER_PIXEL, _BYTES_PER_PIXEL_16 = 13, 28
 """At the peak, decoded, composed and encoded: measured on 50 million pixels as 10.7 to 12.7, and 27.1 at 16 bit."""
+DEPTH_BYTES_PER_PIXEL = 60
+"""What mode depth takes besides: its layers (64 measured beyond the picture, on 12 million pixels)."""
 
 
 def needed(header: ImageHeader) -> int:
@@ -22,10 +26,10 @@ def needed(header: ImageHeader) -> int:
 
 
 class Room:
-    """`limit` bytes for all pictures; one that needs more than that is let in alone. First come, first served."""
+    """`limit` bytes for all pictures; one that needs more than that is refused. First come, first served."""
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
-        self._limit = limit
+        self.limit = limit
         self._changed = threading.Condition()
         self._waiting: deque[object] = deque()
         self.held = 0
@@ -54,7 +58,7 @@ class Room:
                 self._changed.notify_all()
 
     def _has(self, count: int, me: object) -> bool:
-        return self._waiting[0] is me and (self.held == 0 or self.held + count <= self._limit)
+        return self._waiting[0] is me and self.held + count <= self.limit
 
     def _give_back(self, share: Share) -> None:
         with self._changed:
@@ -74,9 +78,23 @@ class Share:
         """Begin with nothing; without a room, everything is allowed."""
         self._room = room
         self._life = life or RequestLife()
+        self._more = 0
         self.bytes = 0
 
+    def need_more(self, bytes_per_pixel: int) -> None:
+        """Note, before the picture is decoded, that it takes so much more than `needed` says."""
+        self._more = bytes_per_pixel
+
     def take(self, header: ImageHeader) -> None:
-        """Wait until there is room for that picture. Raises RequestEnded."""
-        if self._room is not None:
-            self._room.take(self, needed(header), self._life)
+        """Wait until there is room for that picture. Raises ContractRefused ImageTooLarge, RequestEnded."""
+        if self._room is None:
+            return
+        count = needed(header) + self._more * header.width * header.height
+        if count > self._room.limit:
+            raise ContractRefused(
+                Reason.IMAGE_TOO_LARGE,
+                f"{header.width}x{header.height} takes {count} bytes at work, {self._room.limit} are given",
+                where="image",
+                fix="send a smaller picture, or raise BLURFLEET_PICTURE_BYTES",
+            )
+        self._room.take(self, count, self._life)

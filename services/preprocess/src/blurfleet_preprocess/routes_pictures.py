@@ -14,6 +14,7 @@ from blurfleet_preprocess import picture
 from blurfleet_preprocess.dataplane import Answer, Caller
 from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers, npy
 from blurfleet_preprocess.look_options import look_of
+from blurfleet_preprocess.room import DEPTH_BYTES_PER_PIXEL
 
 
 def routes(exchange: Exchange) -> APIRouter:
@@ -40,6 +41,8 @@ def routes(exchange: Exchange) -> APIRouter:
         look, form = look_of(request.query_params.multi_items())
 
         def work(caller: Caller, body: bytes) -> Response:
+            if look.mode == "depth":
+                caller.room.need_more(DEPTH_BYTES_PER_PIXEL)
             answer = gateway.picture(caller, body)
             assert answer.decoded is not None
             with answer.stages.timed("composite"):

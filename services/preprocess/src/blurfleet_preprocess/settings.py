@@ -32,9 +32,9 @@ class GatewaySettings(BaseSettings):
     ready_cache_s: float = Field(default=1.0, ge=0, description="probes share one readiness inference for this long")
     max_body_bytes: int = Field(default=32 << 20, gt=0, description="larger bodies are refused unread")
     held_body_bytes: int = Field(default=256 << 20, gt=0, description="all bodies together; beyond it is answered 503")
-    picture_bytes: int = Field(default=2 << 30, gt=0, description="memory of all pictures at work; others wait")
+    picture_bytes: int = Field(default=2 << 30, gt=0, description="memory of all pictures at work, 13 a pixel")
     body_grace_s: float = Field(default=10.0, gt=0, description="a body takes this long, and a second per 16 KiB")
-    request_timeout_s: float = Field(default=60.0, gt=0, description="one request in all; clients may ask for less")
+    request_timeout_s: float = Field(default=30.0, gt=0, description="one request in all; clients may ask for less")
     max_connections: int = Field(
         default=512, ge=1, description="HTTP connections; beyond it the longest idle is closed"
     )

@@ -9,6 +9,7 @@ from blurfleet_preprocess import picture
 from blurfleet_preprocess.compositing.look import Look
 from blurfleet_preprocess.dataplane import Answer, Caller, Gateway
 from blurfleet_preprocess.exchange import NPY, npy
+from blurfleet_preprocess.room import DEPTH_BYTES_PER_PIXEL
 from blurfleet_preprocess.steadying import Past, Sight, Steady, steadied
 
 
@@ -31,6 +32,8 @@ class FrameWork:
 
     def answer(self, caller: Caller, data: bytes, past: Past | None, dropped: tuple[int, int] | None) -> Worked:
         """Return the answer to one encoded picture. Raises what `Gateway.picture` raises, and InvalidInput."""
+        if self._look.mode == "depth":
+            caller.room.need_more(DEPTH_BYTES_PER_PIXEL)
         answer = self._gateway.picture(caller, data)
         assert answer.tensor is not None
         made_by = f"{answer.engine.engine} {answer.route.epoch} {answer.contract_hash}"
