@@ -6,8 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,17 +21,16 @@ from skimage import data
 from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.cache import cache_dir
 from blurfleet.contract import contract_hash
-from blurfleet.deadline import came_true
 from blurfleet.errors import EngineError
 from blurfleet.pixels import Tensor, to_tensor
 from blurfleet.reasons import Reason
 from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable, write_routing
 from blurfleet_agent.tritonenv import ensure_environment
+from blurfleet_cli.gateway_process import running_gateway
 from blurfleet_cli.swap_bench import SwapBench
 
 SIZE = 320
 WARM = 20
-STARTED_S = 60.0
 # Pixels land in [0, 1], so that the tiny engine's answer, its first channel, is a matte.
 SPEC = contract_at(SIZE, ContractSpec(mean=("0",) * 3, std=("1",) * 3))
 Ask = Callable[[], np.ndarray[Any, Any]]
@@ -98,22 +95,8 @@ def gateway_before(bench: SwapBench) -> Iterator[dict[str, Any]]:
     primary, fallback = (RoutedEngine(engine=e.name, digest=e.digest, precision="FP32") for e in bench.engines)
     route = Route(alias=bench.alias, epoch=1, serving="Primary", primary=primary, fallback=fallback, contract=SPEC)
     write_routing(bench.routing, RoutingTable(simulated=True).with_route(route))
-    environment = {
-        **os.environ,
-        "BLURFLEET_NODE_DIR": str(bench.folder),
-        "BLURFLEET_TRITON_GRPC": bench.server.grpc_address,
-        "BLURFLEET_GATEWAY_PORT": "0",
-    }
-    said = bench.folder / "gateway.json"
-    with (bench.folder / "gateway.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "blurfleet_cli", "gateway"], env=environment, stderr=log)
-    try:
-        if not came_true(lambda: said.exists() or process.poll() is not None, STARTED_S) or not said.exists():
-            raise EngineError(Reason.CHECK_FAILED, "the gateway did not start", where=str(said))
-        yield json.loads(said.read_text())
-    finally:
-        process.terminate()
-        process.wait(STARTED_S)
+    with running_gateway(bench.folder, bench.server.grpc_address) as said:
+        yield said
 
 
 @contextlib.contextmanager
