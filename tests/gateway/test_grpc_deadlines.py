@@ -19,7 +19,8 @@ from blurfleet.pixels import to_tensor
 from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess.exchange import Exchange
-from blurfleet_preprocess.grpc_door import GrpcDoor, Slots
+from blurfleet_preprocess.grpc_door import GrpcDoor
+from blurfleet_preprocess.grpc_places import Slots
 from blurfleet_preprocess.problems import Overloaded
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.streams import Streams

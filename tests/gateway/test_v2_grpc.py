@@ -17,10 +17,13 @@ from tritonclient.utils import InferenceServerException
 from blurfleet.api.contract import contract_at
 from blurfleet.contract import contract_hash
 from blurfleet.pixels import to_tensor
+from blurfleet_preprocess import grpc_places, v2_grpc
 from blurfleet_preprocess.access import Access, TokenFile
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.grpc_door import GrpcDoor
+from blurfleet_preprocess.grpc_places import OpenStreams
 from blurfleet_preprocess.limits import Limits, LimitSpec
+from blurfleet_preprocess.problems import Overloaded
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.work import Workers
@@ -251,3 +254,59 @@ def test_a_streams_frames_count_as_requests(rig: Rig, serve_grpc: Serve) -> None
         client.stop_stream()
     assert [isinstance(g, InferenceServerException) for g in got] == [False, False, False, True]
     assert "RateLimited" in got[3].message()
+
+
+def test_a_stream_needs_a_token_to_be_opened(rig: Rig, serve_grpc: Serve, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"video: {hashlib.sha256(b'one').hexdigest()}\n")
+    with serve_grpc(rig, access=Access(TokenFile(tokens))) as address, grpc.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.ModelStreamInfer(iter(())))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_one_client_cannot_hold_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_places, "MAX_STREAMS", 5)
+    monkeypatch.setattr(grpc_places, "MAX_STREAMS_OF_ONE", 3)
+    streams = OpenStreams()
+    said = [outcome(lambda who=who: streams.open(who)) for who in "aaaabbb"]
+    assert said == ["a", "a", "a", "3 streams of this client are open", "b", "b", "5 streams are open"]
+    streams.close("a")
+    assert [outcome(lambda: streams.open("b")), outcome(lambda: streams.open("a"))] == ["b", "5 streams are open"]
+
+
+def outcome(work: Callable[[], str]) -> str:
+    try:
+        return work()
+    except Overloaded as refused:
+        return refused.message
+
+
+def test_a_closed_streams_place_is_free_again(rig: Rig, serve_grpc: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_places, "MAX_STREAMS_OF_ONE", 1)
+    with serve_grpc(rig) as address, triton.InferenceServerClient(address) as client:
+        for _ in range(4):
+            answers: queue.Queue[Any] = queue.Queue()
+            client.start_stream(lambda result, error, to=answers: to.put(error or result), headers=declared(rig))
+            client.async_stream_infer("bokeh", sent(tensor_of(rig)))
+            assert not isinstance(answers.get(timeout=20), InferenceServerException)
+            client.stop_stream()
+
+
+def test_values_may_come_typed_and_not_without_end(
+    rig: Rig, serve_grpc: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = tensor_of(rig)
+    request = service_pb2.ModelInferRequest(model_name="bokeh")
+    image = request.inputs.add(name="image", datatype="FP32", shape=tensor.shape)
+    image.contents.fp32_contents.extend(tensor.ravel().tolist())
+    with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        metadata = tuple(declared(rig).items())
+        stub.ModelInfer(request, metadata=metadata)
+        np.testing.assert_array_equal(rig.engines.tensors[0], tensor)
+        monkeypatch.setattr(v2_grpc, "MAX_TYPED", tensor.size - 1)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request, metadata=metadata)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

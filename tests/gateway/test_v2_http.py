@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +13,12 @@ from tritonclient.utils import InferenceServerException
 
 from blurfleet.api.contract import contract_at
 from blurfleet.contract import contract_hash
+from blurfleet.errors import ContractRefused
 from blurfleet.pixels import to_tensor
+from blurfleet_preprocess.regions import RegionRef, Regions
+from blurfleet_preprocess.v2 import SentTensor
+from blurfleet_preprocess.v2 import tensor_of as tensor_of_sent
+from blurfleet_preprocess.v2_http import MAX_JSON_BYTES, MAX_JSON_NESTS
 
 Rig = Any  # the fixture's class lives in conftest.py
 
@@ -239,3 +245,27 @@ def test_nothing_is_ready_without_an_engine(rig: Rig, v2: Any) -> None:
     assert v2.is_server_live()
     assert not v2.is_server_ready()
     assert not v2.is_model_ready("bokeh")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "reason"),
+    [
+        pytest.param(b'{"inputs":[' + b" " * MAX_JSON_BYTES + b"]}", 413, "RequestTooLarge", id="much"),
+        pytest.param(b'{"inputs":[' + b"[]," * MAX_JSON_NESTS + b"[]]}", 400, "InvalidRequest", id="many lists"),
+    ],
+)
+def test_json_that_would_fill_memory_is_refused_before_it_is_read(
+    rig: Rig, serve: Any, head: bytes, status: int, reason: str
+) -> None:
+    with serve(rig, max_body_bytes=1 << 24) as client:
+        refused(post(client, rig, head), status, reason)
+
+
+def test_a_region_larger_than_any_tensor_is_not_copied(rig: Rig) -> None:
+    regions = Regions(folder=Path("/nowhere"))  # where reading it would say that it is unknown
+    sent = SentTensor(
+        name="image", datatype="FP32", shape=(1, 3, 4096, 4096),
+        data=RegionRef(name="r", offset=0, byte_size=4 * 3 * 4096 * 4096),
+    )  # fmt: skip
+    with pytest.raises(ContractRefused, match="at most 12288"):
+        tensor_of_sent(sent, contract_at(rig.size), regions, "a")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,59 +24,19 @@ from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess import v2_grpc
 from blurfleet_preprocess.access import ANYONE, is_local
 from blurfleet_preprocess.exchange import Exchange, answer_headers, parameters_among
-from blurfleet_preprocess.problems import Overloaded, status_of
+from blurfleet_preprocess.grpc_places import MAX_STREAMS, OpenStreams, Slots
+from blurfleet_preprocess.problems import status_of
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.stages import Stages
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 
 SERVICE = "inference.GRPCInferenceService"
-MAX_STREAMS = 64
 _OPEN = ("ServerLive", "ServerReady")
 _HIDDEN = (
     "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
 )  # fmt: skip
 Work = Callable[[Any, Any, str], Any]
-
-
-class Slots:
-    """Room for `workers` requests at once and `waiting` more. Safe for many threads."""
-
-    def __init__(self, workers: int, waiting: int) -> None:
-        self._changed = threading.Condition()
-        self._workers = workers
-        self._limit = workers + waiting
-        self._held = 0
-        self._running = 0
-
-    @contextlib.contextmanager
-    def one(self, life: RequestLife) -> Iterator[None]:
-        """Hold a slot while the block runs, waiting for it if need be. Raises Overloaded, RequestEnded."""
-        with self._changed:
-            if self._held >= self._limit:
-                raise Overloaded(Reason.OVERLOADED, f"{self._held} requests are under way", fix="try again in a moment")
-            self._held += 1
-        running = 0
-        try:
-            with life.ending(self._look_again):
-                running = self._begin(life)
-            yield
-        finally:
-            with self._changed:
-                self._held -= 1
-                self._running -= running
-                self._changed.notify_all()
-
-    def _begin(self, life: RequestLife) -> int:
-        with self._changed:
-            self._changed.wait_for(lambda: self._running < self._workers or life.over(), life.left_s())
-            life.check()
-            self._running += 1
-        return 1
-
-    def _look_again(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
 
 @dataclass(kw_only=True)
@@ -100,7 +59,7 @@ class GrpcDoor:
         self._ready = ready
         self._door = Door(gateway=exchange.gateway, regions=exchange.regions)
         self._slots = Slots(workers, waiting)
-        self._streams = threading.BoundedSemaphore(MAX_STREAMS)
+        self._streams = OpenStreams()
         self._stream_names = itertools.count(1)
         self._log = structlog.get_logger("blurfleet.gateway")
         threads = workers + waiting + MAX_STREAMS
@@ -113,6 +72,8 @@ class GrpcDoor:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_time_ms", 30_000),  # a client whose machine is gone does not hold its stream
+                ("grpc.keepalive_timeout_ms", 10_000),
             ),
             maximum_concurrent_rpcs=threads,
         )
@@ -167,15 +128,17 @@ class GrpcDoor:
 
     def _stream(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Answer a stream's frames in their order, each with its own error: one bad frame does not end the call."""
-        if not self._streams.acquire(blocking=False):
-            self._abort(context, Overloaded(Reason.OVERLOADED, f"{MAX_STREAMS} streams are open", fix="close one"))
+        try:
+            counted = self._streams.open(self._who(context)[1])
+        except BlurfleetError as error:
+            self._abort(context, self._said(error, "ModelStreamInfer"))
         try:
             stream = _Stream(name=f"grpc.{next(self._stream_names)}")
             context.add_callback(stream.hang_up)
             for data in requests:
                 yield self._frame(data, context, stream).SerializeToString()
         finally:
-            self._streams.release()
+            self._streams.close(counted)
 
     def _frame(self, data: bytes, context: Any, stream: _Stream) -> Any:
         answer, message = pb.ModelStreamInferResponse(), None
@@ -195,11 +158,15 @@ class GrpcDoor:
         if name in _OPEN:
             yield ANYONE
             return
-        client = self._exchange.access.client(_metadata(context).get("authorization", ""))
-        counted = client if client != ANYONE else v2_grpc.host_of(context.peer())
+        client, counted = self._who(context)
         self._exchange.limits.take(counted)
         with self._exchange.limits.held(counted):
             yield client
+
+    def _who(self, context: Any) -> tuple[str, str]:
+        """Return the client's name, and the name it is counted under. Raises Unauthenticated."""
+        client = self._exchange.access.client(_metadata(context).get("authorization", ""))
+        return client, client if client != ANYONE else v2_grpc.host_of(context.peer())
 
     def _infer(self, message: Any, context: Any, client: str, *, stream: _Stream | None = None) -> Any:
         headers = _metadata(context)

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,9 +103,8 @@ class Regions:
 
         Raises UnknownName, InvalidInput (outside the region, or the region has shrunk).
         """
-        with self._lock:
-            region = self._piece(who, ref)
-            data = os.pread(region.descriptor, ref.byte_size, region.offset + ref.offset)
+        with self._lent(who, ref) as (region, descriptor):
+            data = os.pread(descriptor, ref.byte_size, region.offset + ref.offset)
         if len(data) != ref.byte_size:
             raise _refused(f"region {ref.name!r} holds {len(data)} of {ref.byte_size} bytes")
         return memoryview(data)
@@ -120,11 +120,10 @@ class Regions:
         data = matte.tobytes()
         if len(data) > ref.byte_size:
             raise _refused(f"{len(data)} bytes do not fit into {ref.byte_size} of region {ref.name!r}")
-        with self._lock:
-            region = self._piece(who, ref)
-            if os.fstat(region.descriptor).st_size < region.offset + ref.offset + len(data):
+        with self._lent(who, ref) as (region, descriptor):
+            if os.fstat(descriptor).st_size < region.offset + ref.offset + len(data):
                 raise _refused(f"region {ref.name!r} has shrunk")  # writing would grow the file anew
-            os.pwrite(region.descriptor, data, region.offset + ref.offset)
+            os.pwrite(descriptor, data, region.offset + ref.offset)
 
     def close(self) -> None:
         """Close every region."""
@@ -132,6 +131,17 @@ class Regions:
             for region in self._known.values():
                 os.close(region.descriptor)
             self._known.clear()
+
+    @contextlib.contextmanager
+    def _lent(self, who: str, ref: RegionRef) -> Iterator[tuple[Region, int]]:
+        """Yield the region and a descriptor of its own, which stays open when the client unregisters meanwhile."""
+        with self._lock:
+            region = self._piece(who, ref)
+            descriptor = os.dup(region.descriptor)
+        try:
+            yield region, descriptor
+        finally:
+            os.close(descriptor)
 
     def _piece(self, who: str, ref: RegionRef) -> Region:
         region = self._known.get((who, ref.name))

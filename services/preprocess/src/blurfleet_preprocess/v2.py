@@ -96,15 +96,14 @@ def tensor_of(sent: SentTensor, spec: ContractSpec, regions: Regions, who: str) 
         raise ContractRefused(Reason.WRONG_SHAPE, f"the input is {INPUT!r}, not {sent.name[:40]!r}", where="inputs")
     if sent.datatype != DATATYPE:
         raise ContractRefused(Reason.WRONG_DTYPE, f"{sent.datatype[:20]}, not {DATATYPE}", where=INPUT)
-    data = regions.read(who, sent.data) if isinstance(sent.data, RegionRef) else memoryview(sent.data).cast("B")
-    if len(sent.shape) != 4 or min(sent.shape) < 1 or math.prod(sent.shape) * _ITEM != len(data):
-        shape = f"{list(sent.shape[:8])}"
-        raise ContractRefused(
-            Reason.WRONG_SHAPE,
-            f"{len(data)} bytes are no {DATATYPE} of shape {shape}",
-            where=INPUT,
-            fix="send it whole",
-        )
+    size = sent.data.byte_size if isinstance(sent.data, RegionRef) else len(sent.data)
+    if len(sent.shape) != 4 or min(sent.shape) < 1 or math.prod(sent.shape) * _ITEM != size:
+        message = f"{size} bytes are no {DATATYPE} of shape {list(sent.shape[:8])}"
+        raise ContractRefused(Reason.WRONG_SHAPE, message, where=INPUT, fix="send it whole")
+    largest = 3 * spec.height.max * spec.width.max * _ITEM
+    if size > largest:  # before a region of any size is copied
+        raise ContractRefused(Reason.WRONG_SHAPE, f"{size} bytes, a tensor has at most {largest}", where=INPUT)
+    data = regions.read(who, sent.data) if isinstance(sent.data, RegionRef) else memoryview(sent.data)
     tensor = np.frombuffer(data, dtype="<f4").reshape(sent.shape)
     return admit_values(tensor if tensor.flags.aligned else tensor.copy(), spec)
 

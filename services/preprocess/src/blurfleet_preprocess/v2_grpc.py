@@ -20,6 +20,7 @@ from blurfleet_preprocess.tensors import ContractMismatch
 from blurfleet_preprocess.v2 import DATATYPE, OUTPUT, InferRequest, SentTensor, matte_shape
 
 MAX_ID = 256
+MAX_TYPED = 1 << 21  # each becomes an object of its own on its way into an array
 _CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
@@ -103,6 +104,8 @@ def _data(message: Any) -> bytes | RegionRef:
         return bytes(raw[0])
     if sent.datatype != DATATYPE:
         raise ContractRefused(Reason.WRONG_DTYPE, f"{sent.datatype[:20]}, not {DATATYPE}", where="inputs")
+    if typed > MAX_TYPED:
+        raise _malformed(f"{typed} FP32 contents, at most {MAX_TYPED}: send raw contents")
     return np.asarray(sent.contents.fp32_contents, dtype="<f4").tobytes()
 
 

@@ -20,6 +20,8 @@ from blurfleet_preprocess.v2 import DATATYPE, OUTPUT, InferRequest, SentTensor, 
 
 LENGTH_HEADER = "inference-header-content-length"
 BINARY = "application/octet-stream"
+MAX_JSON_BYTES = 8 << 20  # a 320x320 tensor of 27 characters a number; 160 MB once parsed
+MAX_JSON_NESTS = 1 << 14  # a list for each row of three planes, and some
 M = TypeVar("M", bound=BaseModel)
 _LEVEL = 1  # a matte that is sent compressed: the fastest level, the network is what is slow
 
@@ -80,13 +82,14 @@ class RegisterBody(_Lenient):
 def read_request(body: bytes, headers: Mapping[str, str], max_bytes: int) -> InferRequest:
     """Return the request in an HTTP body.
 
-    Raises InvalidInput: InvalidRequest (form), RequestTooLarge (once inflated), UnsupportedImage never.
+    Raises InvalidInput: InvalidRequest (form), RequestTooLarge (once inflated, or of JSON), ContractRefused WrongDtype.
     """
     body = inflated(body, headers.get("content-encoding", ""), max_bytes)
     length = headers.get(LENGTH_HEADER)
     if length is not None and not (length.isdecimal() and int(length[:20]) <= len(body)):
         raise _malformed(f"{LENGTH_HEADER} {length[:40]!r} is not within the body's {len(body)} bytes")
     split = len(body) if length is None else int(length)
+    _check_json(body[:split])
     asked = parsed(_Body, body[:split])
     outputs = asked.outputs
     if outputs and outputs[0].name != OUTPUT:
@@ -99,6 +102,19 @@ def read_request(body: bytes, headers: Mapping[str, str], max_bytes: int) -> Inf
         binary=bool(binary),
         region=wish.region(),
     )
+
+
+def _check_json(head: bytes) -> None:
+    """Raise InvalidInput before parsing what would become many times its size in memory."""
+    if len(head) > MAX_JSON_BYTES:
+        raise InvalidInput(
+            Reason.REQUEST_TOO_LARGE,
+            f"{len(head)} bytes of JSON, at most {MAX_JSON_BYTES}",
+            where="body",
+            fix="send the tensor as binary data",
+        )
+    if head.count(b"[") + head.count(b"{") > MAX_JSON_NESTS:
+        raise _malformed(f"more than {MAX_JSON_NESTS} lists and objects")
 
 
 def parsed(kind: type[M], data: bytes) -> M:
