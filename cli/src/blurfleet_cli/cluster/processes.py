@@ -67,7 +67,8 @@ def _process(pid_file: Path) -> psutil.Process | None:
         process = psutil.Process(int(record["pid"]))
         if abs(process.create_time() - float(record["started"])) > 1.0:
             return None
-        if process.status() == psutil.STATUS_ZOMBIE:
+        if process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1:
+            # Ended with all its threads: while one is left, a killed server's port is still taken.
             # Ours if this process started it: collect it, so that its pid is free again.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
