@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from blurfleet.reasons import Reason
 
-STAGES = ("queue", "decode", "contract", "infer", "check", "composite", "steady", "encode", "total")
+Stage = Literal["queue", "decode", "contract", "infer", "check", "composite", "steady", "encode", "total"]
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _FLICKER_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -25,6 +26,8 @@ class GatewayMetrics:
         self.seconds = Histogram(
             "blurfleet_request_seconds", "Time in each stage", ["stage"], buckets=_BUCKETS, registry=registry
         )
+        for stage in get_args(Stage):
+            self.seconds.labels(stage)
         self.withheld = Counter(
             "blurfleet_frames_withheld", "Mattes that were not served", ["reason"], registry=registry
         )

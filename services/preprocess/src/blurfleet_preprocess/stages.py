@@ -10,10 +10,10 @@ from contextlib import contextmanager, nullcontext
 from opentelemetry.trace import NonRecordingSpan, NoOpTracer, Span, SpanContext, SpanKind, StatusCode, Tracer, use_span
 
 from blurfleet.errors import BlurfleetError, InvalidInput
-from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.metrics import GatewayMetrics, Stage
 
 Attributes = Mapping[str, str | int | bool]
-_SPANS = {"infer": "triton.infer"}  # what another process does is named after it
+_SPANS: dict[Stage, str] = {"infer": "triton.infer"}  # what another process does is named after it
 _ELSEWHERE = frozenset(_SPANS.values())
 
 
@@ -25,7 +25,7 @@ class Stages:
 
     def __init__(self, span: Span | None = None, tracer: Tracer | None = None) -> None:
         self.span = span if span is not None else NonRecordingSpan(unsampled_context())
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[Stage, float] = {}
         self._tracer = tracer or NoOpTracer()
 
     @property
@@ -40,7 +40,7 @@ class Stages:
         return f"{context.span_id:016x}" if context.trace_flags.sampled else ""
 
     @contextmanager
-    def timed(self, stage: str, attributes: Attributes | None = None) -> Iterator[Span]:
+    def timed(self, stage: Stage, attributes: Attributes | None = None) -> Iterator[Span]:
         """Measure a stage, and open a span around it that ends when the figure says."""
         began_ns, began = time.time_ns(), time.perf_counter_ns()
         span = self._opened(_SPANS.get(stage, f"blur.{stage}"), attributes, began_ns)
@@ -64,7 +64,7 @@ class Stages:
             if span is not self.span:
                 span.end()
 
-    def waited(self, stage: str, seconds: float) -> None:
+    def waited(self, stage: Stage, seconds: float) -> None:
         """Note a stage that has just ended and took `seconds`."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         now = time.time_ns()
