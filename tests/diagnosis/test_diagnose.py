@@ -238,6 +238,25 @@ def test_several_faults_at_once_are_each_named(name: str, combination: str) -> N
     assert reasons(seen(name, client, with_picture=True)) == wanted
 
 
+@pytest.mark.parametrize("name", PHOTOS[:4])
+@pytest.mark.parametrize("gamma", [0.8, 1.1, 2.2])
+def test_gamma_is_a_curve_and_neither_a_kernel_nor_constants(name: str, gamma: float) -> None:
+    found = seen(name, Client(normalise=lambda p: by_contract(255 * (p / 255) ** gamma)))
+    assert reasons(found) == [Reason.TONE_CHANGED]
+    assert found.parameter_distance == 0.0
+
+
+@pytest.mark.parametrize("name", [*PHOTOS, "flower.jpg", "retina.jpg"])
+def test_the_same_steps_in_float_by_another_library_are_no_fault(name: str) -> None:
+    def resized_in_float(rgb: Array) -> Array:
+        planes = [Image.fromarray(np.ascontiguousarray(rgb[..., c], np.float32)) for c in range(3)]
+        return np.stack([np.asarray(p.resize((320, 320), Image.Resampling.BILINEAR)) for p in planes], axis=-1)
+
+    found = seen(name, Client(resize=resized_in_float))
+    assert found.faults == ()
+    assert 0.2 < found.levels < 0.5
+
+
 def test_a_grey_picture_cannot_tell_channel_orders_and_says_so() -> None:
     for client in (Client(), BGR_FIRST):
         found = seen("camera.png", client)

@@ -170,3 +170,16 @@ def test_an_unknown_hash_is_answered_with_both_and_no_guess(rig: Rig, client: ht
     body, found = differences(client, "sha256:" + "0" * 64)
     assert found == []
     assert (body["expected"], body["received"]) == (contract_hash(contract_at(rig.size)), "sha256:" + "0" * 64)
+
+
+def test_the_v2_door_judges_values_by_the_same_rule(rig: Rig, client: httpx.Client) -> None:
+    spec = contract_at(rig.size)
+    raw = unnormalised(rig.size, rig.size) * np.float32(255)
+    sound = to_tensor(picture(40, 40), spec)
+    for tensor, status in ((raw, 422), (sound, 200)):
+        one = {"name": "image", "datatype": "FP32", "shape": list(tensor.shape), "data": tensor.ravel().tolist()}
+        headers = {"x-blurfleet-contract": contract_hash(spec)}
+        response = client.post("/v2/models/bokeh/infer", json={"inputs": [one]}, headers=headers)
+        assert response.status_code == status, response.text
+        assert status == 200 or "ImpossibleInput" in response.text
+    assert len(rig.engines.asked) == 1

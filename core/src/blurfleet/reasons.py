@@ -125,6 +125,7 @@ class Reason(StrEnum):
     OTHER_CONSTANTS = "OtherConstants"
     WRONG_KERNEL = "WrongKernel"
     PIXEL_SHIFT = "PixelShift"
+    TONE_CHANGED = "ToneChanged"
     WRONG_LAYOUT = "WrongLayout"
     WRONG_ORIENTATION = "WrongOrientation"
     UNEXPLAINED_INPUT = "UnexplainedInput"

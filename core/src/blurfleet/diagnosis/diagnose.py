@@ -13,13 +13,15 @@ from blurfleet.api.contract import ContractSpec, SizeRange
 from blurfleet.diagnosis.arrangements import RIGHT_ORDER, TURNS, Planes, readings, slots_of
 from blurfleet.diagnosis.constants import CRITICAL_DISTANCE, contracts_own
 from blurfleet.diagnosis.hypotheses import Hypothesis, as_good, hypotheses, pixels_of, with_fitted_constants
-from blurfleet.diagnosis.sampling_grid import Grid, grid_of
+from blurfleet.diagnosis.sampling_grid import CLEAN_LEVELS, Grid, grid_of
+from blurfleet.diagnosis.tone import by_a_curve
 from blurfleet.errors import ContractRefused
 from blurfleet.pixels import Pixels
 from blurfleet.reasons import Reason
 
 _UNEXPLAINED = 0.5  # of the reference's own spread: more is another picture, or a fault that is not known here
 _FITTED_WINS = 0.4  # of the named explanation's distance, beyond one level
+_FAR_WORSE = 4.0  # times the distance by the named constants
 _FLAT_LEVELS = 4.0  # spread below which a picture shows next to nothing
 
 
@@ -78,10 +80,14 @@ def diagnose(
     best, pool = _simplest(named)
     spread = 255.0 * float(np.sqrt(pixels.reshape(3, -1).var(axis=1).mean()))
     fitted = min(with_fitted_constants(found, pixels), key=lambda h: h.distance, default=best)
-    if spread > _FLAT_LEVELS and best.distance > 1.0 and fitted.distance <= _FITTED_WINS * best.distance:
+    fits = spread > _FLAT_LEVELS and best.distance > 1.0 and fitted.distance <= _FITTED_WINS * best.distance
+    curved = _curved(named, best, fitted, pixels)
+    if curved is not None:
+        best = curved
+    elif fits:
         best, pool = _simplest(list(with_fitted_constants(found, pixels)))
     before = _distance(observed, reference) if observed.shape == reference.shape else None
-    if best.distance > max(_UNEXPLAINED * spread, 2 * _FLAT_LEVELS):
+    if curved is None and best.distance > max(_UNEXPLAINED * spread, 2 * _FLAT_LEVELS):
         return _unexplained(before, best, spec)
     grid, levels = None, best.distance
     if not best.source.name:
@@ -98,6 +104,23 @@ def diagnose(
         parameter_distance=best.constants.distance(own),
         untold=_untold(best, pool),
     )
+
+
+def _curved(all_of: list[Hypothesis], best: Hypothesis, fitted: Hypothesis, pixels: Planes) -> Hypothesis | None:
+    """Return the explanation to which a curve over the levels is to be added, None where none explains the rest.
+
+    A curve takes up wrong constants too, so those are only blamed where the contract's own are far worse.
+    """
+    if min(best.distance, fitted.distance) <= CLEAN_LEVELS or best.source.name:
+        return None
+    if by_a_curve(best.undone(), pixels, min(best.distance, fitted.distance)) is None:
+        return None
+    own = next(
+        h
+        for h in all_of
+        if h.reading is best.reading and h.order == best.order and not h.source.name and h.constants.reason is None
+    )
+    return best if own.distance > _FAR_WORSE * best.distance else own
 
 
 def spec_at(spec: ContractSpec, shape: tuple[int, int]) -> ContractSpec:

@@ -1,4 +1,4 @@
-"""What is left once layout, order and constants are right: another resize kernel, another grid, or nothing.
+"""What is left once layout, order and constants are right: another kernel, grid or tone curve, or nothing.
 
 A kernel cannot be named from two tensors alone: what it took away is in neither. With the picture it can.
 """
@@ -15,6 +15,7 @@ import numpy as np
 from blurfleet.api.contract import ContractSpec, ResizeKernel
 from blurfleet.diagnosis.arrangements import Planes, slots_of
 from blurfleet.diagnosis.hypotheses import as_good, pixels_of
+from blurfleet.diagnosis.tone import by_a_curve
 from blurfleet.pixels import Pixels, to_tensor
 from blurfleet.reasons import Reason
 
@@ -47,7 +48,12 @@ def grid_of(undone: Planes, pixels: Planes, distance: float, picture: Pixels | N
     if distance <= CLEAN_LEVELS:
         return None
     named = _by_picture(undone, distance, picture, spec) if picture is not None else None
-    return named or _shifted(undone, pixels, distance) or _another_kernel(undone, pixels, distance)
+    return (
+        named
+        or _shifted(undone, pixels, distance)
+        or _toned(undone, pixels, distance)
+        or _another_kernel(undone, pixels, distance)
+    )
 
 
 def _by_picture(undone: Planes, distance: float, picture: Pixels, spec: ContractSpec) -> Grid | None:
@@ -144,12 +150,22 @@ def _moved(planes: Planes, down: float, right: float, flag: int) -> Planes:
     return np.stack([np.asarray(p, np.float32) for p in moved])
 
 
+def _toned(undone: Planes, pixels: Planes, distance: float) -> Grid | None:
+    left = by_a_curve(undone, pixels, distance)
+    if left is None:
+        return None
+    message = "levels were changed by a curve before the constants: gamma, a colour profile, or another exposure"
+    return Grid(reason=Reason.TONE_CHANGED, names=(), message=message, distance=left)
+
+
 def _another_kernel(undone: Planes, pixels: Planes, distance: float) -> Grid:
     ratio = _detail(undone) / max(_detail(pixels), 1e-9)
     word = "sharper" if ratio > 1.02 else "softer" if ratio < 0.98 else "as sharp"
-    why = {"sharper": "as without antialiasing", "softer": "as by a wider kernel", "as sharp": "by another kernel"}[
-        word
-    ]
+    why = {
+        "sharper": "as without antialiasing",
+        "softer": "as by a wider kernel",
+        "as sharp": "by another kernel or decoder",
+    }[word]
     message = f"resized otherwise: {word} than the reference, {why}; give the picture to learn which kernel"
     return Grid(reason=Reason.WRONG_KERNEL, names=(), message=message, distance=distance)
 
