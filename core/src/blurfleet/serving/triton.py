@@ -113,8 +113,9 @@ class TritonClient:
         """Run `model` on `image` (float32 [1,3,H,W], C order) and return its matte.
 
         `headers` (e.g. traceparent) travel as gRPC metadata. With a `life` the call lasts no longer than that, and is
-        cancelled when the client hangs up: Triton tells the engine, and sends nothing back. Raises InvalidInput for another dtype or
-        rank, RequestEnded, EngineTimeout (InferTimeout) past `timeout_s`, EngineError for every other failure.
+        cancelled when the client hangs up: Triton tells the engine, and sends nothing back. Raises InvalidInput for
+        another dtype or rank, RequestEnded, EngineTimeout (InferTimeout) past `timeout_s`, EngineError for every other
+        failure.
         """
         if image.dtype != np.float32 or image.ndim != 4:
             raise InvalidInput(
