@@ -11,6 +11,8 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -310,3 +312,43 @@ def test_values_may_come_typed_and_not_without_end(
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(request, metadata=metadata)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_compressed_message_is_bounded_once_inflated(rig: Rig, serve_grpc: Serve) -> None:
+    with serve_grpc(rig, max_body_bytes=1 << 20) as address, triton.InferenceServerClient(address) as client:
+        answer = client.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig), compression_algorithm="gzip")
+        np.testing.assert_array_equal(answer.as_numpy("matte"), rig.matte("subject")[None, None])
+        bomb = np.zeros((1, 3, 2048, 2048), np.float32)  # 50 MB in 50 kB
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer("bokeh", sent(bomb), headers=declared(rig), compression_algorithm="gzip")
+        assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    assert len(rig.engines.asked) == 1
+
+
+def valid_message(rig: Rig) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name="bokeh", id="1")
+    request.inputs.add(name="image", datatype="FP32", shape=(1, 3, rig.size, rig.size))
+    request.outputs.add(name="matte")
+    request.raw_input_contents.append(tensor_of(rig).tobytes())
+    return bytes(request.SerializeToString())
+
+
+def test_no_bytes_are_the_gateways_fault(rig: Rig, serve_grpc: Serve) -> None:
+    allowed = {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "OK"}
+    metadata = tuple(declared(rig).items())
+    with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        whole = valid_message(rig)
+
+        @settings(max_examples=150, deadline=None)
+        @given(cut=st.integers(0, 120), at=st.integers(0, 90), put=st.binary(max_size=12), alone=st.binary(max_size=60))
+        def each(cut: int, at: int, put: bytes, alone: bytes) -> None:
+            for body in (whole[:at] + put + whole[at + cut :], alone):
+                try:
+                    call(body, metadata=metadata)
+                    code = "OK"
+                except grpc.RpcError as error:
+                    code = error.code().name
+                assert code in allowed, body
+
+        each()
