@@ -127,6 +127,22 @@ def scale(nodes: str, as_json: bool) -> None:
         show_figures(report)
 
 
+@bench.command()
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=40, show_default=True, help="Pictures each way, in turns."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def compose(rounds: int, as_json: bool) -> None:
+    """Blur the background of 1080p JPEGs, everything but the network, by blurfleet and by the usual recipe, in turns.
+
+    Example: blurfleet bench compose --rounds 40 --json
+    """
+    from blurfleet_cli import compose_bench
+
+    report = compose_bench.run(rounds)
+    click.echo(dumps(report)) if as_json else show_tree(report)
+
+
 @bench.command("all")
 @click.option("--flips", type=click.IntRange(min=1), default=300, show_default=True, help="Swaps under load.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -135,16 +151,18 @@ def everything(flips: int, as_json: bool) -> None:
 
     Example: blurfleet bench all
     """
-    from blurfleet_cli import metrics_bench
+    from blurfleet_cli import compose_bench, metrics_bench
 
     swaps = measure_swap(flips=flips, clients=CLIENTS, rate=RATE_HZ, unload_swaps=UNLOAD_SWAPS)
     figures = metrics_bench.run()
+    composing = compose_bench.run(PICTURES)
     pictures = measure_gateway(rounds=PICTURES, turns=TURNS, seconds=TURN_S)
     if as_json:
-        click.echo(dumps({"swap": swaps, "metrics": figures, "gateway": pictures}))
+        click.echo(dumps({"swap": swaps, "metrics": figures, "compose": composing, "gateway": pictures}))
     else:
         show_swap(swaps)
         show_figures(figures)
+        show_tree(composing)
         show_tree(pictures)
     sys.exit(0 if swap_holds(swaps) else 1)
 

@@ -61,11 +61,10 @@ def cells(mask: Mask, halvings: int) -> Iterator[Cells]:
     for first in range(0, len(everywhere), many):
         row, column = np.divmod(everywhere[first : first + many], np.int32(across))
         rows = (row[:, None] * np.int32(block) + inner) * np.int32(across) + column[:, None]
-        shape = (len(row), block, block)
-        x, y = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        x[:] = (column.astype(np.float32)[:, None] + offset)[:, None, :]
-        y[:] = (row.astype(np.float32)[:, None] + offset)[:, :, None]
-        yield Cells(rows=rows.reshape(-1).astype(np.intp), x=x.reshape(-1), y=y.reshape(-1), block=block)
+        # Repeated and tiled, not broadcast: NumPy's loops are as long as the last axis, which is a block's few pixels.
+        x = np.repeat(column.astype(np.float32), block * block) + np.tile(offset, len(row) * block)
+        y = np.repeat(row.astype(np.float32), block * block) + np.tile(np.repeat(offset, block), len(row))
+        yield Cells(rows=rows.reshape(-1).astype(np.intp), x=x, y=y, block=block)
 
 
 def written(pixels: Any, where: npt.NDArray[np.intp], colours: Any) -> None:

@@ -86,7 +86,8 @@ def _mixed(alpha: Light) -> npt.NDArray[np.intp]:
 
 def _whole(mask: Any, halvings: int) -> Any:
     height, width = mask.shape
-    return cv2.resize(mask, (width << halvings, height << halvings), interpolation=cv2.INTER_NEAREST)
+    wide: Any = cv2.resize(mask, (width << halvings, height), interpolation=cv2.INTER_NEAREST)
+    return np.repeat(wide, 1 << halvings, axis=0)
 
 
 def _threefold(alpha: Light, where: npt.NDArray[np.intp]) -> Light:
