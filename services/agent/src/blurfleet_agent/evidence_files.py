@@ -80,7 +80,7 @@ class EvidenceFiles:
         arrays = {
             i: FrameArrays(candidate=f.matte, oracle=f.oracle, tensor=f.tensor)
             for i, f in enumerate(frames)
-            if f.evidence_allowed
+            if f.evidence_allowed and self._settings.evidence
         }
         return self._write(Path(trip.evidence), evidence, arrays)
 

@@ -87,6 +87,7 @@ class AgentSettings(BaseSettings):
     artifact_budget_bytes: int = Field(default=8192 * MIB, ge=0, description="unreferenced artifacts go beyond it")
     evidence_budget_bytes: int = Field(default=256 * MIB, ge=0, description="oldest evidence goes beyond it")
     evidence_frames: int = Field(default=8, ge=1, description="frames kept per verdict")
+    evidence: bool = Field(default=True, description="false: figures of live frames are kept, their pictures never")
 
     @model_validator(mode="after")
     def _one_store(self) -> AgentSettings:
