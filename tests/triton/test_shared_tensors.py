@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from blurfleet.errors import RequestEnded
+from blurfleet.errors import EngineError, RequestEnded
 from blurfleet.serving.life import RequestLife
 from blurfleet.serving.sharedtensors import RETIRED_S, SharedSettings, SharedTensors
 from blurfleet.serving.triton import TritonClient, channel_to
+from blurfleet_agent.tritonenv import TritonEnvironment
 from blurfleet_cli.swap_bench import SwapBench
 
 
@@ -169,3 +170,27 @@ input()
         (own,) = regions(stub, settings)
     assert own != left
     assert shared_memory_of(settings.prefix) == []
+
+
+def test_a_triton_that_was_restarted_is_shared_with_anew(
+    triton_environment: TritonEnvironment, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    settings = SharedSettings(owner=str(tmp_path))
+    with (
+        SwapBench(triton_environment, tmp_path, size=32) as bench,
+        TritonClient(bench.server.grpc_address, shared=settings) as client,
+    ):
+        check(bench, client, 0)
+        bench.server.stop()
+        with pytest.raises(EngineError) as gone:
+            check(bench, client, 1)
+        assert gone.value.reason == "TritonUnreachable"
+        bench.server.start()
+        bench.server.wait_ready(60.0)
+        for engine in bench.engines:
+            bench.control.load(engine.name, timeout_s=30.0)
+        until(client.server_ready)
+        for seed in range(4):
+            check(bench, client, seed)
+        with channel_to(bench.server.grpc_address) as channel:
+            assert len(regions(service_pb2_grpc.GRPCInferenceServiceStub(channel), settings)) == 1
