@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint fmt demo bench cluster-up cluster-down gen images-check clean
+.PHONY: help setup test lint fmt demo bench fuzz cluster-up cluster-down gen images-check clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,8 +33,15 @@ fmt: setup ## format and fix what can be fixed
 demo: setup ## the whole story on three real nodes; leaves out/demo/report.html and summary.json
 	$(BIN)/blurfleet demo
 
-bench: setup ## measure swap, metrics and the unload/load way; prints one table
+bench: setup ## measure swaps, metrics, and the gateway beside other programs
 	$(BIN)/blurfleet bench all
+
+FUZZ_S ?= 60
+fuzz: setup ## coverage-guided fuzzing of pictures, tensors and v2 bodies, FUZZ_S seconds each; findings in out/fuzz
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --require-hashes --target out/fuzz/atheris --requirement tests/fuzz/requirements.txt
+	for target in picture tensor v2; do \
+	  OPENCV_LOG_LEVEL=OFF PYTHONPATH=out/fuzz/atheris:. $(BIN)/python -m tests.fuzz.fuzz_bodies $$target \
+	    -max_total_time=$(FUZZ_S) -verbosity=0 2>out/fuzz/$$target.log || { tail -n 40 out/fuzz/$$target.log; exit 1; }; done
 
 cluster-up: setup ## a real Kubernetes API server on loopback with our kinds, roles and policies; out/cluster/kubeconfig
 	$(BIN)/blurfleet cluster up

@@ -17,6 +17,7 @@ from blurfleet.check import dumps
 CLIENTS = 4
 RATE_HZ = 15.0  # a video call's frame rate, per client
 UNLOAD_SWAPS = 3
+PAIRS = 300  # calls each way through the door
 PICTURES = 40
 TURNS = 2
 TURN_S = 15.0
@@ -24,7 +25,7 @@ TURN_S = 15.0
 
 @click.group()
 def bench() -> None:
-    """Measure swaps and metrics on this machine.
+    """Measure swaps, metrics and the gateway on this machine.
 
     Exit codes: 0 the promises hold, 1 one does not, 2 wrong usage. Times are reported, never judged.
 
@@ -64,7 +65,7 @@ def metrics(as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--pairs", type=click.IntRange(min=1), default=300, show_default=True, help="Calls each way, in turns.")
+@click.option("--pairs", type=click.IntRange(min=1), default=PAIRS, show_default=True, help="Calls each way, in turns.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def door(pairs: int, as_json: bool) -> None:
     """Send a ready 1.2 MB tensor through the gateway, and by a bare tritonclient call to the same engine, in turns.
@@ -74,13 +75,7 @@ def door(pairs: int, as_json: bool) -> None:
     from blurfleet_cli import door_bench
 
     report = door_bench.run(pairs=pairs, progress=_tell)
-    if as_json:
-        click.echo(dumps(report))
-        return
-    for way, figures in ((k, v) for k, v in report.items() if isinstance(v, dict)):
-        click.echo(way)
-        show_figures({f"  {name}": value for name, value in figures.items()})
-    click.echo(f"load average before: {report['load_average']} on {report['cpus']} CPUs")
+    click.echo(dumps(report)) if as_json else show_tree(report)
 
 
 @bench.command()
@@ -151,17 +146,19 @@ def everything(flips: int, as_json: bool) -> None:
 
     Example: blurfleet bench all
     """
-    from blurfleet_cli import compose_bench, metrics_bench
+    from blurfleet_cli import compose_bench, door_bench, metrics_bench
 
     swaps = measure_swap(flips=flips, clients=CLIENTS, rate=RATE_HZ, unload_swaps=UNLOAD_SWAPS)
     figures = metrics_bench.run()
+    doors = door_bench.run(pairs=PAIRS, progress=_tell)
     composing = compose_bench.run(PICTURES)
     pictures = measure_gateway(rounds=PICTURES, turns=TURNS, seconds=TURN_S)
     if as_json:
-        click.echo(dumps({"swap": swaps, "metrics": figures, "compose": composing, "gateway": pictures}))
+        click.echo(dumps({"swap": swaps, "metrics": figures, "door": doors, "compose": composing, "gateway": pictures}))
     else:
         show_swap(swaps)
         show_figures(figures)
+        show_tree(doors)
         show_tree(composing)
         show_tree(pictures)
     sys.exit(0 if swap_holds(swaps) else 1)
