@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from blurfleet.errors import EngineError
+from blurfleet_cli import door_bench
 from blurfleet_cli.commands import bench as command
 
 SOUND: dict[str, Any] = {"failed": 0, "stale": 0, "mixed": 0, "loads_per_flip": 1.0, "flip_p99_ms": 500.0}
@@ -40,3 +43,17 @@ def test_the_metrics_bench_times_ssim_apart_from_the_rest() -> None:
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     assert 0.0 < report["without_ssim_ms"] < report["all_ms"]
+
+
+def test_the_door_bench_pairs_every_transport_and_refuses_a_wrong_matte() -> None:
+    result = CliRunner().invoke(command.bench, ["door", "--pairs", "4", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    for way in ("grpc", "grpc_shared_memory", "http"):
+        figures = report[way]
+        assert 0 < figures["bare_p50_ms"] <= figures["bare_p99_ms"]
+        assert 0 < figures["door_p50_ms"] <= figures["door_p99_ms"]
+        assert 0 < figures["gateway_cpu_ms"] < 1000
+    ones, halves = np.ones((1, 1, 2, 2), np.float32), np.full((1, 1, 2, 2), 0.5, np.float32)
+    with pytest.raises(EngineError, match="door"):
+        door_bench.in_turns(lambda: ones, lambda: halves, ones, 1)
