@@ -145,7 +145,9 @@ def test_half_a_certificate_and_a_wrong_one_are_no_start(tmp_path: Path, certifi
         assert refused.value.reason == "UnreadableFile"
 
 
-def test_a_websockets_token_may_come_as_a_subprotocol(rig: Rig, serve: Serve, tokens: Path) -> None:
+def test_a_websockets_token_may_come_as_a_subprotocol(
+    rig: Rig, serve: Serve, tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     upgrade = {
         "connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
         "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
@@ -159,4 +161,5 @@ def test_a_websockets_token_may_come_as_a_subprotocol(rig: Rig, serve: Serve, to
                     statuses.append(answer.status_code)
             except httpx.RemoteProtocolError:
                 statuses.append(101)
-    assert statuses == [403, 403, 101]
+    assert statuses == [401, 401, 101]
+    assert caplog.records == []

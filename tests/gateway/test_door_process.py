@@ -19,6 +19,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from blurfleet.client import Client, FrameFailure, GatewayFailure, GatewayUnavailable, Terms
+from blurfleet.reasons import Reason
+
 Until = Callable[..., None]
 Made = Callable[[Path, str], tuple[Path, Path]]
 
@@ -82,6 +85,32 @@ def test_both_protocols_are_encrypted_and_ask_for_a_token(
             client.get_server_metadata()
         assert refused.value.status() == "StatusCode.UNAUTHENTICATED"
         assert client.get_server_metadata(headers={"authorization": "Bearer one"}).name == "blurfleet"
+
+
+def test_the_python_client_comes_in_with_its_token_and_trusts_no_stranger(
+    gateway: dict[str, Any], certificate: tuple[Path, Path]
+) -> None:
+    url, trusted = f"https://{gateway['address']}", ssl.create_default_context(cafile=str(certificate[0]))
+    with Client(url, Terms(token="one", deadline_s=0.9), verify=trusted) as guest:
+        with guest.stream() as video:
+            video.send(b"a frame")
+            heard = video.receive()
+        with pytest.raises(GatewayUnavailable) as nothing:
+            guest.contract()
+    # No Triton and no routing: whoever is let in learns that nothing is served yet.
+    assert isinstance(heard, FrameFailure)
+    assert heard.error.reason is nothing.value.reason is Reason.NOTHING_SERVED
+    for terms, verify, reason in (
+        (Terms(token="two"), trusted, Reason.UNAUTHENTICATED),
+        (Terms(token="one"), True, Reason.GATEWAY_UNREACHABLE),
+    ):
+        with Client(url, terms, verify=verify) as stranger:
+            with pytest.raises(GatewayFailure) as refused:
+                stranger.contract()
+            assert refused.value.reason is reason
+            with pytest.raises(GatewayFailure) as unopened, stranger.stream():
+                pass
+            assert unopened.value.reason is reason
 
 
 def test_a_renewed_certificate_is_shown_to_new_connections(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -16,7 +17,7 @@ from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.routes_page import PAGE_PATHS
 
 _SUBPROTOCOL = "bearer."
-_CLOSED = 4401  # a code of our own beside HTTP's 401
+_LOST_S = 1.0
 
 
 class Doorkeeper:
@@ -45,11 +46,10 @@ class Doorkeeper:
     async def _refuse(self, error: BlurfleetError, scope: Scope, receive: Receive, send: Send) -> None:
         status, headers, body = problems.problem(error)
         self._exchange.metrics.requests.labels(str(status)).inc()
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": _CLOSED, "reason": error.reason.value})
-            return
         content = problems.for_path(scope["path"], body)
         await Response(content, status, headers, media_type=problems.MEDIA_TYPE)(scope, receive, send)
+        if scope["type"] == "websocket":
+            await _until_lost(receive)
 
 
 def _authorization(scope: Scope) -> str:
@@ -64,3 +64,15 @@ def _authorization(scope: Scope) -> str:
 def _peer(scope: Scope) -> str:
     peer: Any = scope.get("client")
     return str(peer[0]) if peer else ""
+
+
+async def _until_lost(receive: Receive) -> None:
+    """Wait until a refused WebSocket's connection is gone: uvicorn (0.54) logs an error if the application ends first.
+
+    It says disconnect twice: once the answer is written, and once the connection is lost.
+    """
+    heard = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LOST_S):
+            while heard < 2:
+                heard += (await receive())["type"] == "websocket.disconnect"

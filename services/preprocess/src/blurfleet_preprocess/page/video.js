@@ -104,8 +104,8 @@ export class Video {
     let refusal = null;
     if (this.problem) refusal = new Refusal(this.problem);
     else if (!before) refusal = new Refusal({
-      status: event.code === 4401 || event.code === 1006 && !this.summary && !this.sent ? 401 : 0,
-      detail: "The stream broke off", fix: "use the camera again",
+      status: this.sent ? 0 : 401, // a browser is not told why a stream was not opened; a missing token is one reason
+      detail: this.sent ? "The stream broke off" : "The stream was not opened", fix: "use the camera again",
     });
     this.ended({ refusal, summary: this.summary });
   }
