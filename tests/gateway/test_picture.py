@@ -1,5 +1,6 @@
 """The matte goes back to the place in the picture that it came from."""
 
+import cv2
 import numpy as np
 import pytest
 
@@ -57,3 +58,12 @@ def test_a_sixteen_bit_picture_is_blurred_as_eight_bit() -> None:
 def test_a_picture_too_long_for_its_format_is_refused() -> None:
     with pytest.raises(InvalidInput):
         encode(np.zeros((1, 70000, 3), np.uint8), "jpeg")
+
+
+@pytest.mark.parametrize("shape", [(24, 40, 3), (24, 40), (1, 1, 3)], ids=str)
+def test_a_jpeg_keeps_colour_and_size(shape: tuple[int, ...]) -> None:
+    colour = np.array([200, 60, 30], np.uint8)
+    picture = np.full(shape, colour if len(shape) == 3 else 60, np.uint8)
+    back = cv2.imdecode(np.frombuffer(encode(picture, "jpeg"), np.uint8), cv2.IMREAD_UNCHANGED)
+    assert back.shape == shape
+    assert np.abs(back.astype(int) - (picture[..., ::-1] if len(shape) == 3 else picture)).max() <= 3

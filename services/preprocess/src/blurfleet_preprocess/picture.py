@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 
 import cv2
 import numpy as np
+import simplejpeg
 
 from blurfleet.api.contract import ContractSpec
 from blurfleet.errors import InvalidInput
@@ -100,18 +101,30 @@ def encode(picture: Picture, form: ImageFormat) -> bytes:
 
     Raises InvalidInput ImageTooLarge where the format cannot hold a picture of that size.
     """
+    try:
+        written, data = _jpeg(picture) if form == "jpeg" else _by_opencv(picture, form)
+    except (cv2.error, ValueError):
+        written, data = False, b""
+    if not written:
+        message = f"{picture.shape[1]}x{picture.shape[0]} cannot be written as {form}"
+        raise InvalidInput(Reason.IMAGE_TOO_LARGE, message, where="format", fix="ask for png")
+    return data
+
+
+def _jpeg(picture: Picture) -> tuple[bool, bytes]:
+    """Write RGB as it lies; OpenCV would have to turn it to BGR first, which is a seventh of the time."""
+    space = "RGB" if picture.ndim == 3 else "GRAY"
+    pixels = picture if picture.ndim == 3 else picture[..., None]
+    sampling = "420" if picture.ndim == 3 else "Gray"
+    return True, simplejpeg.encode_jpeg(pixels, _JPEG_QUALITY, colorspace=space, colorsubsampling=sampling)
+
+
+def _by_opencv(picture: Picture, form: ImageFormat) -> tuple[bool, bytes]:
     order = {3: cv2.COLOR_RGB2BGR, 4: cv2.COLOR_RGBA2BGRA}
     stored: Any = cv2.cvtColor(picture, order[picture.shape[2]]) if picture.ndim == 3 else picture
     options = {
-        "jpeg": [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY],
         "png": [cv2.IMWRITE_PNG_COMPRESSION, _PNG_LEVEL],
         "webp": [cv2.IMWRITE_WEBP_QUALITY, _JPEG_QUALITY],
     }[form]
-    try:
-        written, data = cv2.imencode(f".{form}", stored, options)
-    except cv2.error:
-        written, data = False, np.empty(0, np.uint8)
-    if not written:
-        message = f"{stored.shape[1]}x{stored.shape[0]} cannot be written as {form}"
-        raise InvalidInput(Reason.IMAGE_TOO_LARGE, message, where="format", fix="ask for png")
-    return bytes(data)
+    written, data = cv2.imencode(f".{form}", stored, options)
+    return written, bytes(data)

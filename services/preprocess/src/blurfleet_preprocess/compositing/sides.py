@@ -42,12 +42,16 @@ def without_subject(light: Light, matte: Light, known: Sides | None, doublings: 
 
     `matte` is [h,w]; the sides are `doublings` smaller than both.
     """
-    rest = 1 - matte
     if known is None:
-        return weighed(light, np.square(rest))
-    front = cv2.cvtColor(grown(known.front, doublings, matte.shape), cv2.COLOR_RGB2RGBA)
-    mixed: Any = cv2.subtract(light, weighed(cast("Light", front), matte))
-    return weighed(np.maximum(mixed, 0), rest)
+        return weighed(light, np.square(1 - matte))
+    share: Any = cv2.merge((matte, matte, matte, matte))
+    rest: Any = cv2.cvtColor(grown(known.front, doublings, matte.shape), cv2.COLOR_RGB2RGBA)
+    rest *= share
+    np.subtract(light, rest, out=rest)
+    np.maximum(rest, 0, out=rest)
+    np.subtract(1, share, out=share)
+    rest *= share
+    return cast("Light", rest)
 
 
 def _near(array: Any) -> Any:
