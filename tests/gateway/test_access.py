@@ -163,3 +163,12 @@ def test_a_websockets_token_may_come_as_a_subprotocol(
                 statuses.append(101)
     assert statuses == [401, 401, 101]
     assert caplog.records == []
+
+
+def test_two_clients_streams_of_one_name_are_two(rig: Rig, serve: Serve, tokens: Path, photo: bytes) -> None:
+    frames = []
+    with serve(rig, access=Access(TokenFile(tokens))) as client:
+        for token in ("one", "two", "one"):
+            headers = {"authorization": f"Bearer {token}", "x-blurfleet-stream": "cam"}
+            frames.append(client.post("/v1/matte", content=photo, headers=headers).headers["x-blurfleet-frame"])
+    assert frames == ["test.1/1#1", "test.1/2#1", "test.1/1#2"]

@@ -352,3 +352,16 @@ def test_no_bytes_are_the_gateways_fault(rig: Rig, serve_grpc: Serve) -> None:
                 assert code in allowed, body
 
         each()
+
+
+def test_a_streams_own_numbers_are_no_name_that_another_could_take(rig: Rig, serve_grpc: Serve) -> None:
+    with serve_grpc(rig) as address, triton.InferenceServerClient(address) as client:
+        answers: queue.Queue[Any] = queue.Queue()
+        client.start_stream(lambda result, error: answers.put(error or result), headers=declared(rig))
+        client.async_stream_infer("bokeh", sent(tensor_of(rig)))
+        first = answers.get(timeout=20).get_response().parameters["x-blurfleet-frame"].string_param
+        named = declared(rig) | {"x-blurfleet-stream": "grpc.1"}
+        other = client.infer("bokeh", sent(tensor_of(rig)), headers=named)
+        second = other.get_response().parameters["x-blurfleet-frame"].string_param
+        client.stop_stream()
+    assert (first, second) == ("test.1/1#1", "test.1/2#1")

@@ -20,7 +20,7 @@ from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.regions import Regions
 from blurfleet_preprocess.room import Room
 from blurfleet_preprocess.stages import Stages
-from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.streams import OpenStream, Streams
 from blurfleet_preprocess.tracing import Tracing, stages_of
 from blurfleet_preprocess.work import Workers
 
@@ -52,16 +52,24 @@ class Exchange:
     evidence: bool = True
 
     def caller(
-        self, headers: Mapping[str, str], stages: Stages | None = None, *, transport_s: float | None = None
+        self,
+        headers: Mapping[str, str],
+        stages: Stages | None = None,
+        *,
+        transport_s: float | None = None,
+        client: str = "",
+        stream: OpenStream | None = None,
     ) -> Caller:
         """Return who asks, by the request's (lower-case) headers; numbered now, so call it on arrival.
 
-        `transport_s` are the seconds that the transport allows. Raises InvalidInput for a stream name that is too long
+        `transport_s` are the seconds that the transport allows, `client` is whose stream names these are, `stream` the
+        connection's own stream, where the headers name none. Raises InvalidInput for a stream name that is too long
         and a deadline that is none.
         """
         life = life_of(headers, transport_s=transport_s, longest_s=self.longest_s)
+        name = headers.get("x-blurfleet-stream", "")
         return Caller(
-            ticket=self.streams.arrive(headers.get("x-blurfleet-stream", "")),
+            ticket=stream.arrive() if stream is not None and not name else self.streams.arrive(name, client),
             stages=stages or Stages(),
             evidence_allowed=self.evidence and headers.get("x-blurfleet-evidence", "").strip().lower() != "no",
             life=life,
@@ -73,7 +81,8 @@ class Exchange:
         Raises what `work`, `Bodies.of` and `Workers.run_for` raise.
         """
         started = time.perf_counter()
-        caller = self.caller(request.headers, stages_of(request.scope))
+        who = str(request.scope.get("blurfleet.client", ""))
+        caller = self.caller(request.headers, stages_of(request.scope), client=who)
         async with self.bodies.of(request, caller.life, self.max_body_bytes) as body:
             queued = time.perf_counter()
 

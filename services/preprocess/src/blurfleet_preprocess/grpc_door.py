@@ -6,7 +6,6 @@ Requests are bounded as they are over HTTP, by slots of this door's own. A strea
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from blurfleet_preprocess.grpc_places import MAX_STREAMS, OpenStreams, Slots
 from blurfleet_preprocess.problems import status_of
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.stages import Stages
+from blurfleet_preprocess.streams import OpenStream
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 
 SERVICE = "inference.GRPCInferenceService"
@@ -41,9 +41,9 @@ Work = Callable[[Any, Any, str], Any]
 
 @dataclass(kw_only=True)
 class _Stream:
-    """One open ModelStreamInfer: its name, and the life of the frame under way."""
+    """One open ModelStreamInfer: its frames' numbers, and the life of the frame under way."""
 
-    name: str
+    numbers: OpenStream
     life: RequestLife | None = None
 
     def hang_up(self) -> None:
@@ -60,7 +60,6 @@ class GrpcDoor:
         self._door = Door(gateway=exchange.gateway, regions=exchange.regions)
         self._slots = Slots(workers, waiting)
         self._streams = OpenStreams()
-        self._stream_names = itertools.count(1)
         self._log = structlog.get_logger("blurfleet.gateway")
         threads = workers + waiting + MAX_STREAMS
         size = exchange.max_body_bytes
@@ -133,7 +132,7 @@ class GrpcDoor:
         except BlurfleetError as error:
             self._abort(context, self._said(error, "ModelStreamInfer"))
         try:
-            stream = _Stream(name=f"grpc.{next(self._stream_names)}")
+            stream = _Stream(numbers=self._exchange.streams.open())
             context.add_callback(stream.hang_up)
             for data in requests:
                 yield self._frame(data, context, stream).SerializeToString()
@@ -170,8 +169,6 @@ class GrpcDoor:
 
     def _infer(self, message: Any, context: Any, client: str, *, stream: _Stream | None = None) -> Any:
         headers = _metadata(context)
-        if stream is not None:
-            headers.setdefault("x-blurfleet-stream", stream.name)
         with self._exchange.tracing.request(headers, {"rpc.system": "grpc", "rpc.method": "ModelInfer"}) as stages:
             return self._answered(message, context, client, headers, stages, stream)
 
@@ -183,7 +180,10 @@ class GrpcDoor:
             request = v2_grpc.read_request(message)
         if request.region is not None or not isinstance(request.sent.data, bytes):
             _require_local(context)
-        caller = self._exchange.caller(headers, stages, transport_s=context.time_remaining())
+        numbers = stream.numbers if stream is not None else None
+        caller = self._exchange.caller(
+            headers, stages, transport_s=context.time_remaining(), client=client, stream=numbers
+        )
         if stream is not None:
             stream.life = caller.life
         else:

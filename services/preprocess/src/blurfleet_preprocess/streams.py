@@ -43,21 +43,25 @@ class Streams:
     def __init__(self, gateway: str) -> None:
         self._gateway = gateway
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
         self._made = 0
 
-    def arrive(self, name: str = "") -> Ticket:
-        """Return the next place in the client's stream `name`. Raises InvalidInput for a name beyond 128 characters."""
+    def arrive(self, name: str = "", client: str = "") -> Ticket:
+        """Return the next place in the stream `name` of `client`; two clients' streams of one name are two.
+
+        Raises InvalidInput for a name beyond 128 characters.
+        """
         if len(name) > MAX_NAME:
             raise InvalidInput(
                 Reason.INVALID_REQUEST, f"a stream name has at most {MAX_NAME} characters", where="x-blurfleet-stream"
             )
         with self._lock:
-            number, last = self._known.pop(name, (0, 0))
+            key = (client if name else "", name)
+            number, last = self._known.pop(key, (0, 0))
             if number == 0:
                 self._made += 1
                 number = self._made
-            self._known[name] = (number, last + 1)
+            self._known[key] = (number, last + 1)
             if len(self._known) > MAX_STREAMS:
                 self._known.popitem(last=False)
         return Ticket(stream=f"{self._gateway}/{number}", frame_id=last + 1)
