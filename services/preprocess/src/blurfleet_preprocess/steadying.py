@@ -67,14 +67,12 @@ def steadied(past: Past | None, sight: Sight, strength: float) -> tuple[Past, St
     if past is None or past.levels.shape != levels.shape or past.sent.shape != sight.matte.shape:
         return _begun(sight, levels), Steady(matte=sight.matte)
     motion = _motion(levels, past.levels)
-    if float(np.mean(motion > MOVING_LEVELS)) > CUT_SHARE:
+    if np.count_nonzero(motion > MOVING_LEVELS) > CUT_SHARE * motion.size:
         return _begun(sight, levels), Steady(matte=sight.matte, cut=True)
     keep = np.float32(strength if past.made_by == sight.made_by else 0.0) * (1 - _moving(motion))
     matte = _carried(sight.matte, past.sent, _at(keep, sight.matte.shape)) if strength > 0 else sight.matte
     still = _at(motion, sight.matte.shape) <= STILL_LEVELS
-    now = Past(
-        sent=matte, own=sight.matte, levels=_carried(levels, past.levels, keep[..., None]), made_by=sight.made_by
-    )
+    now = Past(sent=matte, own=sight.matte, levels=_carried(levels, past.levels, keep[None]), made_by=sight.made_by)
     return now, Steady(
         matte=matte, flicker=flicker(matte, past.sent, still), engine_flicker=flicker(sight.matte, past.own, still)
     )
@@ -84,7 +82,7 @@ def flicker(now: Matte, before: Matte, still: npt.NDArray[np.bool_]) -> float | 
     """Return mean |now - before| over the pixels [H,W] that stood still, in [0,1]; None for fewer than 64 of them."""
     if np.count_nonzero(still) < _LEAST_STILL:
         return None
-    return float(np.abs(now[still] - before[still]).mean(dtype=np.float64))
+    return float(cv2.mean(cv2.absdiff(now, before), still.view(np.uint8))[0])
 
 
 def _begun(sight: Sight, levels: Plane) -> Past:
@@ -92,15 +90,16 @@ def _begun(sight: Sight, levels: Plane) -> Past:
 
 
 def _levels(tensor: Tensor, spec: ContractSpec) -> Plane:
-    """Return the tensor as [H,W,3] in levels of 255, up to a constant: only differences matter."""
-    planes = tensor[0].transpose(1, 2, 0) if spec.layout == "NCHW" else tensor[0]
+    """Return the tensor as [3,H,W] in levels of 255, up to a constant: only differences matter."""
+    planes = tensor[0] if spec.layout == "NCHW" else tensor[0].transpose(2, 0, 1)
     step = np.asarray(spec.std, dtype=np.float32) * np.float32(255.0)
-    return np.ascontiguousarray(planes * step)
+    return np.ascontiguousarray(planes * step[:, None, None])
 
 
 def _motion(now: Plane, before: Plane) -> Plane:
     """Return the change around every pixel [H,W] in levels: averaged over 3x3, spread to 5x5 for soft edges."""
-    change: Any = cv2.blur(np.abs(now - before).max(axis=2), (3, 3))
+    first, second, third = (cv2.absdiff(one, other) for one, other in zip(now, before, strict=True))
+    change: Any = cv2.blur(cv2.max(cv2.max(first, second), third), (3, 3))
     return cast("Plane", cv2.dilate(change, np.ones((5, 5), np.uint8)))
 
 
