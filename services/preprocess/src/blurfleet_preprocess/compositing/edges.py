@@ -17,7 +17,7 @@ from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.light import Light, Picture
 
 RADIUS = 3  # pixels of the small size; wider windows take up the texture around the edge (measured on composites)
-EPSILON = 1e-5  # variance of the guide (in [0,1]) below which it counts as flat
+EPSILON = 1e-4  # variance of the guide (in [0,1]) below which it counts as flat; less lets JPEG noise dot the edge
 SETTLED = 0.02  # a matte this near to 0 or 1 is taken as 0 or 1
 _LEVEL = np.float32(1 / 255)
 _SUM = np.ones(4, np.float32)
