@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import cv2
 import httpx
+import numpy as np
+import psutil
 import pytest
 
 from blurfleet.deadline import came_true
@@ -157,6 +160,27 @@ def test_where_every_connection_is_at_work_the_next_is_told_so(rig: Rig, serve: 
         for connection in working:
             connection.close()
         assert came_true(lambda: b"200 OK" in said_by(raw(client, GOODBYE)), DEADLINE_S)
+
+
+def test_an_answer_that_is_not_taken_is_let_go_of(rig: Rig, serve: Serve) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (2400, 2400, 3), dtype=np.uint8)
+    body = bytes(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 40])[1])
+    head = f"POST /v1/blur?format=png&radius=1 HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    wire = WireLimits(unread_s=0.5, min_rate=1e9)
+    with serve(rig, max_body_bytes=1 << 23, wire=wire) as client, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(DEADLINE_S)
+        slow.connect((client.base_url.host, client.base_url.port or 0))
+        slow.sendall(head + body)
+        assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
+
+        def let_go() -> bool:
+            slow.recv(1)  # a byte now and then keeps TCP itself content
+            held = psutil.Process().net_connections("tcp")
+            return not any(end.raddr and end.raddr.port == slow.getsockname()[1] for end in held)
+
+        assert came_true(let_go, DEADLINE_S)
+        assert client.get("/healthz").status_code == 200
 
 
 GOODBYE = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"

@@ -29,6 +29,7 @@ from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.tracing import TRACE_HEADER, TracedRequests
 
+_LOGGED = 200  # characters of a client's path
 _NONE: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}  # our own spans and figures say more
 
 
@@ -61,7 +62,11 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
         get_current_span().set_attribute("error.type", error.reason.value)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning(
-                "request.failed", path=request.url.path, status=status, reason=error.reason.value, error=str(error)
+                "request.failed",
+                path=request.url.path[:_LOGGED],
+                status=status,
+                reason=error.reason.value,
+                error=str(error),
             )
         return answer(request, status, body, headers)
 
@@ -75,7 +80,7 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
         return answer(request, 499, b"")
 
     async def unexpected(request: Request, error: Exception) -> Response:
-        log.error("request.unexpected", path=request.url.path, error=repr(error), exc_info=error)
+        log.error("request.unexpected", path=request.url.path[:_LOGGED], error=repr(error), exc_info=error)
         status = HTTPStatus.INTERNAL_SERVER_ERROR
         body = problems.document(status, Reason.UNEXPECTED, "the gateway failed; its log says where")
         # Said outside the request's span, which has ended; its id is still bound to this task's log lines.

@@ -22,11 +22,14 @@ class WireLimits:
     """How many connections are held, seconds until a header must be whole, and to read on after an early answer.
 
     Beyond `connections` the one that has been idle for longest is closed; where none is idle, the new one is refused.
+    An answer may be taken at `min_rate` bytes a second, after `unread_s`: who takes it slower is cut off.
     """
 
     connections: int = 512
     header_s: float = 10.0
     linger_s: float = 2.0
+    unread_s: float = 30.0
+    min_rate: float = 16384.0
 
 
 class Wire(H11Protocol):
@@ -37,6 +40,7 @@ class Wire(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """Take the connection if there is room."""
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._idle_since = self.loop.time()
         self._heard = False
         super().connection_made(transport)
@@ -45,12 +49,14 @@ class Wire(H11Protocol):
             if not idle:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, Reason.OVERLOADED, "no connection is free")
                 return
-            min(idle, key=lambda wire: wire._idle_since).transport.close()
+            min(idle, key=lambda wire: wire._idle_since).transport.abort()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Forget the timers."""
         self._stop_watching()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
 
     def busy(self) -> bool:
@@ -66,6 +72,11 @@ class Wire(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or a little for the rest of a body that nobody wants any more."""
         self._idle_since = self.loop.time()
+        waiting = self.transport.get_write_buffer_size()
+        if waiting:
+            if self._unread is not None:
+                self._unread.cancel()
+            self._unread = self.loop.call_later(self.limits.unread_s + waiting / self.limits.min_rate, self._cut_off)
         super().on_response_complete()
         if not self.busy() and self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             self._stop_watching()
@@ -104,6 +115,10 @@ class Wire(H11Protocol):
             self._answer(HTTPStatus.REQUEST_TIMEOUT, Reason.REQUEST_TIMEOUT, message)
         else:
             self.transport.close()
+
+    def _cut_off(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def _answer(self, status: HTTPStatus, reason: Reason, detail: str) -> None:
         """Say why, where the protocol's state still allows an answer, and close."""
