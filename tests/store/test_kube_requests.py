@@ -16,7 +16,7 @@ from blurfleet.api.meta import Condition, ObjectMeta
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineSpec, NodeEngineStatus, NodeModel, Serving
 from blurfleet.api.policy import PolicySpec
 from blurfleet.reasons import Reason
-from blurfleet.store.kuberequests import applying, replacing_status
+from blurfleet.store.kuberequests import applying, replacing, replacing_status
 from blurfleet.store.port import Ref
 
 EXAMPLES = [
@@ -63,3 +63,20 @@ def test_defaults_of_an_inlined_policy_are_not_sent() -> None:
 def test_the_server_fills_no_defaults_into_a_node() -> None:
     root = definition(KINDS["NodeEngine"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert '"default"' not in json.dumps(root)
+
+
+def test_a_replaced_spec_keeps_what_a_newer_version_says_and_drops_what_is_no_longer_said() -> None:
+    meta = {"name": "node-0", "resourceVersion": "7", "uid": "u", "managedFields": [{"manager": "someone"}]}
+    spec = {"deviceClass": "a100", "quarantined": [DIGEST], "answerAfter": "4s", "later": {"depth": 1}}
+    served = {"apiVersion": "blurfleet.dev/v1alpha1", "kind": "NodeEngine", "metadata": meta, "spec": spec, "status": {}}
+    wished = Resource(
+        kind="NodeEngine",
+        meta=ObjectMeta(name="node-0"),
+        spec=NodeEngineSpec(device_class="jetson-orin"),
+        status=NodeEngineStatus(),
+    )
+    asked = replacing(served, wished, "tests")
+    assert (asked.method, asked.path) == ("PUT", "/apis/blurfleet.dev/v1alpha1/nodeengines/node-0")
+    assert asked.body["metadata"] == {"name": "node-0", "resourceVersion": "7", "uid": "u"}
+    assert asked.body["spec"] == {"deviceClass": "jetson-orin", "later": {"depth": 1}}
+    assert "status" not in asked.body
