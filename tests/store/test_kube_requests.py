@@ -68,7 +68,13 @@ def test_the_server_fills_no_defaults_into_a_node() -> None:
 def test_a_replaced_spec_keeps_what_a_newer_version_says_and_drops_what_is_no_longer_said() -> None:
     meta = {"name": "node-0", "resourceVersion": "7", "uid": "u", "managedFields": [{"manager": "someone"}]}
     spec = {"deviceClass": "a100", "quarantined": [DIGEST], "answerAfter": "4s", "later": {"depth": 1}}
-    served = {"apiVersion": "blurfleet.dev/v1alpha1", "kind": "NodeEngine", "metadata": meta, "spec": spec, "status": {}}
+    served = {
+        "apiVersion": "blurfleet.dev/v1alpha1",
+        "kind": "NodeEngine",
+        "metadata": meta,
+        "spec": spec,
+        "status": {},
+    }
     wished = Resource(
         kind="NodeEngine",
         meta=ObjectMeta(name="node-0"),
