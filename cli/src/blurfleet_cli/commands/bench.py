@@ -21,6 +21,7 @@ PAIRS = 300  # calls each way through the door
 PICTURES = 40
 TURNS = 2
 TURN_S = 15.0
+FLEETS = (100, 1000)  # nodes; 5 000 take a quarter of an hour: bench scale --nodes 5000
 
 
 @click.group()
@@ -108,8 +109,7 @@ def scale(nodes: str, as_json: bool) -> None:
     """
     from blurfleet_cli import scale_bench
 
-    # Ended like Ctrl-C, so that the control plane ends with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _end_like_ctrl_c()
     try:
         counts = tuple(int(n) for n in nodes.split(","))
     except ValueError as error:
@@ -146,22 +146,32 @@ def everything(flips: int, as_json: bool) -> None:
 
     Example: blurfleet bench all
     """
-    from blurfleet_cli import compose_bench, door_bench, metrics_bench
+    from blurfleet_cli import compose_bench, door_bench, metrics_bench, scale_bench
 
+    _end_like_ctrl_c()
     swaps = measure_swap(flips=flips, clients=CLIENTS, rate=RATE_HZ, unload_swaps=UNLOAD_SWAPS)
     figures = metrics_bench.run()
     doors = door_bench.run(pairs=PAIRS, progress=_tell)
     composing = compose_bench.run(PICTURES)
+    fleets = scale_bench.run(FLEETS, _tell)
     pictures = measure_gateway(rounds=PICTURES, turns=TURNS, seconds=TURN_S)
     if as_json:
-        click.echo(dumps({"swap": swaps, "metrics": figures, "door": doors, "compose": composing, "gateway": pictures}))
+        report = {"swap": swaps, "metrics": figures, "door": doors, "compose": composing, "scale": fleets}
+        click.echo(dumps({**report, "gateway": pictures}))
     else:
         show_swap(swaps)
         show_figures(figures)
         show_tree(doors)
         show_tree(composing)
+        for fleet in fleets:
+            show_figures(fleet)
         show_tree(pictures)
     sys.exit(0 if swap_holds(swaps) else 1)
+
+
+def _end_like_ctrl_c() -> None:
+    """Let SIGTERM end the bench in order, so that the control plane ends with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def measure_swap(*, flips: int, clients: int, rate: float, unload_swaps: int) -> dict[str, Any]:
