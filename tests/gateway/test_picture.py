@@ -1,6 +1,10 @@
 """The matte goes back to the place in the picture that it came from."""
 
+import io
+from typing import Any
+
 import cv2
+import httpx
 import numpy as np
 import pytest
 
@@ -64,6 +68,42 @@ def test_a_picture_too_long_for_its_format_is_refused() -> None:
 def test_a_jpeg_keeps_colour_and_size(shape: tuple[int, ...]) -> None:
     colour = np.array([200, 60, 30], np.uint8)
     picture = np.full(shape, colour if len(shape) == 3 else 60, np.uint8)
-    back = cv2.imdecode(np.frombuffer(encode(picture, "jpeg"), np.uint8), cv2.IMREAD_UNCHANGED)
+    back: Any = cv2.imdecode(np.frombuffer(encode(picture, "jpeg"), np.uint8), cv2.IMREAD_UNCHANGED)
     assert back.shape == shape
     assert np.abs(back.astype(int) - (picture[..., ::-1] if len(shape) == 3 else picture)).max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        ("/v1/blur", (65000, 2)),
+        ("/v1/blur?format=png&mode=depth", (2, 32767)),
+        ("/v1/matte", (32767, 2)),
+        ("/v1/blur?format=webp", (16384, 20)),
+        ("/v1/blur?format=webp&background=transparent", (20, 16384)),
+    ],
+)
+def test_sides_that_cannot_be_composed_or_written_are_refused_before_the_inference(
+    rig: Any, client: httpx.Client, path: str, size: tuple[int, int]
+) -> None:
+    said = client.post(path, content=black(size)).json()
+    assert (said["status"], said["reason"], said["where"]) == (413, "ImageTooLarge", "image")
+    assert rig.engines.asked == []
+    assert rig.count("blurfleet_contract_refusals_total", reason="ImageTooLarge") == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/blur?format=png", "/v1/blur?format=jpeg", "/v1/matte"])
+def test_the_longest_sides_that_can_be_composed_are(client: httpx.Client, path: str) -> None:
+    response = client.post(path, content=black((32766, 2)))
+    made: Any = cv2.imdecode(np.frombuffer(response.content, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert made.shape[:2] == (2, 32766)
+
+
+def test_a_matte_at_the_networks_size_has_no_longest_side(rig: Any, client: httpx.Client) -> None:
+    response = client.post("/v1/matte?format=npy", content=black((65000, 2)))
+    assert np.load(io.BytesIO(response.content)).shape == (rig.size, rig.size)
+
+
+def black(size: tuple[int, int]) -> bytes:
+    """A PNG of (width, height)."""
+    return bytes(cv2.imencode(".png", np.zeros((size[1], size[0], 3), np.uint8))[1])

@@ -11,6 +11,7 @@ import numpy as np
 
 from blurfleet.contract import contract_hash
 from blurfleet.errors import ContractRefused, EngineError, EngineTimeout
+from blurfleet.imageheader import ImageHeader
 from blurfleet.pixels import Decoded, Tensor, decode, to_tensor
 from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
@@ -150,12 +151,20 @@ class Gateway:
             )
         return Snapshot(route=route, simulated=table.simulated, contract_hash=contract_hash(route.contract))
 
-    def picture(self, caller: Caller, data: bytes) -> Answer:
-        """Answer image bytes. Raises ContractRefused (the bytes), EngineError (no engine, or no good matte)."""
+    def picture(self, caller: Caller, data: bytes, admit: Callable[[ImageHeader], None] = lambda _: None) -> Answer:
+        """Answer image bytes. Raises ContractRefused (the bytes), EngineError (no engine, or no good matte).
+
+        `admit` hears what the picture is before it is decoded, and may raise: what it refuses costs nothing.
+        """
         snapshot = self.snapshot()
+
+        def before(header: ImageHeader) -> None:
+            admit(header)
+            caller.room.take(header)
+
         try:
             with caller.stages.timed("decode"):
-                decoded = decode(data, snapshot.route.contract, before=caller.room.take)
+                decoded = decode(data, snapshot.route.contract, before=before)
             caller.life.check()
             with caller.stages.timed("contract"):
                 tensor = to_tensor(decoded.rgb, snapshot.route.contract)

@@ -9,7 +9,8 @@ import numpy as np
 import simplejpeg
 
 from blurfleet.api.contract import ContractSpec
-from blurfleet.errors import InvalidInput
+from blurfleet.errors import ContractRefused, InvalidInput
+from blurfleet.imageheader import ImageHeader
 from blurfleet.pixels import Pixels, placement
 from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
@@ -24,8 +25,23 @@ from blurfleet_preprocess.compositing.subject import cut_out, fine, over
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 MEDIA_TYPES: dict[ImageFormat, str] = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp"}
+LONGEST_SIDE: dict[ImageFormat, int] = {"jpeg": 32766, "png": 32766, "webp": 16383}
+"""Pixels. OpenCV's remap, which lays mattes back, ends below SHRT_MAX; WebP has 14 bits (JPEG 65500, PNG 2**31)."""
 _JPEG_QUALITY = 92
 _PNG_LEVEL = 1  # zlib's fastest: mattes and blurred pictures gain a few per cent above it, for three times the time
+
+
+def check_sides(header: ImageHeader, form: ImageFormat) -> None:
+    """Raise ContractRefused ImageTooLarge where a side is longer than can be composed or written as `form`."""
+    longest = LONGEST_SIDE[form]
+    if max(header.width, header.height) <= longest:
+        return
+    raise ContractRefused(
+        Reason.IMAGE_TOO_LARGE,
+        f"{header.width}x{header.height}; a picture composed and written as {form} has sides of at most {longest}",
+        where="image",
+        fix="ask for png" if max(header.width, header.height) <= LONGEST_SIDE["png"] else "send a smaller picture",
+    )
 
 
 def matte_on_picture(matte: Matte, spec: ContractSpec, decoded_size: tuple[int, int], halvings: int = 0) -> Matte:

@@ -26,7 +26,9 @@ def routes(exchange: Exchange) -> APIRouter:
         form = _choice(request, ("png", "npy"), "npy" if NPY in request.headers.get("accept", "") else "png")
 
         def work(caller: Caller, body: bytes) -> Response:
-            answer = gateway.picture(caller, body)
+            answer = gateway.picture(
+                caller, body, lambda header: None if form == "npy" else picture.check_sides(header, "png")
+            )
             if form == "npy":
                 return _array(answer, answer.matte)
             assert answer.decoded is not None
@@ -43,7 +45,7 @@ def routes(exchange: Exchange) -> APIRouter:
         def work(caller: Caller, body: bytes) -> Response:
             if look.mode == "depth":
                 caller.room.need_more(DEPTH_BYTES_PER_PIXEL)
-            answer = gateway.picture(caller, body)
+            answer = gateway.picture(caller, body, lambda header: picture.check_sides(header, form))
             assert answer.decoded is not None
             with answer.stages.timed("composite"):
                 drawn = picture.composed(answer.decoded.rgb, answer.matte, answer.route.contract, look)

@@ -34,7 +34,10 @@ class FrameWork:
         """Return the answer to one encoded picture. Raises what `Gateway.picture` raises, and InvalidInput."""
         if self._look.mode == "depth":
             caller.room.need_more(DEPTH_BYTES_PER_PIXEL)
-        answer = self._gateway.picture(caller, data)
+        form = self._hello.format
+        answer = self._gateway.picture(
+            caller, data, lambda header: None if form == "npy" else picture.check_sides(header, form)
+        )
         assert answer.tensor is not None
         made_by = f"{answer.engine.engine} {answer.route.epoch} {answer.contract_hash}"
         sight = Sight(matte=answer.matte, tensor=answer.tensor, spec=answer.route.contract, made_by=made_by)
