@@ -12,7 +12,6 @@ import cv2
 import httpx
 import numpy as np
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -33,10 +32,10 @@ from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
 from blurfleet_preprocess.room import Room
-from blurfleet_preprocess.server import Server, Stop
+from blurfleet_preprocess.server import Server, Stop, config_of
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams, Ticket
-from blurfleet_preprocess.wire import WireLimits, wire_of
+from blurfleet_preprocess.wire import WireLimits
 from blurfleet_preprocess.work import Workers
 
 SIZE = 32
@@ -219,8 +218,7 @@ def caller() -> Caller:
 @contextlib.contextmanager
 def http(app: FastAPI, limits: WireLimits | None = None) -> Iterator[httpx.Client]:
     """Serve `app` on a free loopback port by the server that production uses."""
-    config = uvicorn.Config(app, http=wire_of(limits or WireLimits()), log_config=None, lifespan="on")
-    server = Server(config, Stop(), 0)
+    server = Server(config_of(app, limits or WireLimits()), Stop(), 0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -83,6 +83,13 @@ def test_a_client_beyond_its_rate_is_told_when_to_come_back_and_others_are_not(
     assert rig.count("blurfleet_requests_total", status="429") == 2
 
 
+def test_headers_of_proxies_make_no_new_client(rig: Rig, serve: Serve, photo: bytes) -> None:
+    with serve(rig, limits=Limits(LimitSpec(rate_hz=0.001, burst=2))) as client:
+        said = [{"x-forwarded-for": f"10.0.0.{n}", "x-real-ip": f"10.0.0.{n}"} for n in range(4)]
+        statuses = [client.post("/v1/matte", content=photo, headers=headers).status_code for headers in said]
+    assert statuses == [200, 200, 429, 429]
+
+
 def test_a_client_has_so_many_requests_at_once(rig: Rig, serve: Serve, photo: bytes) -> None:
     entered, release = threading.Semaphore(0), threading.Event()
 

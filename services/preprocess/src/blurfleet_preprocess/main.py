@@ -11,7 +11,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 import structlog
-import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -33,12 +32,12 @@ from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
 from blurfleet_preprocess.room import Room
-from blurfleet_preprocess.server import Server, Stop
+from blurfleet_preprocess.server import Server, Stop, config_of
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams
 from blurfleet_preprocess.tracing import tracing_to
-from blurfleet_preprocess.wire import WireLimits, wire_of
+from blurfleet_preprocess.wire import WireLimits
 from blurfleet_preprocess.work import Workers
 
 _UNREAD_MS = 60_000
@@ -182,13 +181,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _run(app: FastAPI, listener: socket.socket, way_in: Entrance, settings: GatewaySettings, stop: Stop) -> None:
-    config = uvicorn.Config(
+    config = config_of(
         app,
-        http=wire_of(WireLimits(connections=settings.max_connections, header_s=settings.header_timeout_s)),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="on",
+        WireLimits(connections=settings.max_connections, header_s=settings.header_timeout_s),
         timeout_graceful_shutdown=_GRACE_S,
         ws_max_size=settings.stream_frame_bytes,
         ws_per_message_deflate=False,  # pictures are packed already, and a small message could unpack into a large one

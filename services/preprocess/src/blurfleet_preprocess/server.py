@@ -5,10 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
+
+from blurfleet_preprocess.wire import WireLimits, wire_of
 
 _CLOSE = (b"connection", b"close")
+
+
+def config_of(app: ASGIApp, limits: WireLimits, **more: Any) -> uvicorn.Config:
+    """Return how `app` is served. A client is the connection's other end, whatever its headers say of proxies."""
+    return uvicorn.Config(
+        app,
+        http=wire_of(limits),
+        proxy_headers=False,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        **more,
+    )
 
 
 class Stop:
