@@ -22,6 +22,7 @@ from blurfleet.reasons import Reason
 _UNEXPLAINED = 0.5  # of the reference's own spread: more is another picture, or a fault that is not known here
 _FITTED_WINS = 0.4  # of the named explanation's distance, beyond one level
 _FAR_WORSE = 4.0  # times the distance by the named constants
+_LARGEST = 1e9  # 16-bit pixels over a std of 0.001 reach 7e7; squares of what is far beyond are no numbers any more
 _FLAT_LEVELS = 4.0  # spread below which a picture shows next to nothing
 
 
@@ -66,10 +67,13 @@ def diagnose(
 
     `reference` is [1,3,H,W] or [1,H,W,3] float32 by `spec`, `observed` any array of numbers. With `picture` (upright
     RGB [H,W,3], uint8 or float32 of 0..255) resize kernels are told by name. Raises ContractRefused (NonFiniteInput,
-    WrongShape where no reading of `observed` has the reference's size).
+    ImpossibleInput for values beyond 1e9, WrongShape where no reading of `observed` has the reference's size).
     """
     if not np.isfinite(observed).all():
         raise ContractRefused(Reason.NON_FINITE_INPUT, "the observed tensor holds NaN or infinity", where="observed")
+    if observed.size and not (float(observed.min()) >= -_LARGEST and float(observed.max()) <= _LARGEST):
+        text = f"values from {float(observed.min()):g} to {float(observed.max()):g}: nobody's constants reach 1e9"
+        raise ContractRefused(Reason.IMPOSSIBLE_INPUT, text, where="observed", fix="send what goes into the engine")
     truth = slots_of(reference, spec)
     pixels = pixels_of(truth, spec)
     found = list(readings(observed, (truth.shape[1], truth.shape[2]), spec))

@@ -76,7 +76,7 @@ def examine(observed: npt.NDArray[Any], spec: ContractSpec, form: Form = "png") 
     """Return what the client did to the self-test picture on its way to `observed`, any array of numbers.
 
     The reference has the observed size where the contract's profile allows that, else the profile's best. Raises
-    ContractRefused (NonFiniteInput, WrongShape; a contract that refuses the picture's orientation tag).
+    ContractRefused (NonFiniteInput, ImpossibleInput, WrongShape; a contract that refuses the orientation tag).
     """
     fixed = spec_at(spec, _size_of(observed, spec))
     decoded = decode(picture_bytes(form), fixed)

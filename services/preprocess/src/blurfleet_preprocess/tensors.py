@@ -105,7 +105,7 @@ def numbers_in(body: bytes) -> npt.NDArray[Any]:
     if dtype.kind not in "fiu" or dtype.itemsize > 8:
         raise ContractRefused(Reason.WRONG_DTYPE, f"{dtype} are no numbers to compare", where=_WHERE)
     count = math.prod(shape)
-    if len(shape) > 4 or len(body) - start != dtype.itemsize * count:
+    if count < 1 or len(shape) > 4 or len(body) - start != dtype.itemsize * count:
         text = f"{len(body) - start} bytes are not {list(shape[:8])} of {dtype}"
         raise ContractRefused(Reason.WRONG_SHAPE, text, where=_WHERE, fix="send one picture's tensor, whole")
     flat = np.frombuffer(body, dtype=dtype, count=count, offset=start)
@@ -132,4 +132,7 @@ def _npy_header(body: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
     except Exception as error:  # numpy evaluates the header as Python: it raises what its tokenizer and parser do
         message = f"not a .npy file: {error!r:.120}"
         raise ContractRefused(Reason.UNPARSEABLE, message, where=_WHERE, fix="send what numpy.save writes") from error
+    if not all(type(length) is int and length >= 0 for length in shape):  # a bool passes for an int
+        message = f"not a .npy file: no array has shape {shape!r:.80}"
+        raise ContractRefused(Reason.UNPARSEABLE, message, where=_WHERE, fix="send what numpy.save writes")
     return tuple(shape), bool(fortran), dtype, stream.tell()
