@@ -65,8 +65,15 @@ def test_no_correct_frame_is_refused_and_every_picture_is_proved() -> None:
         "haze": 7,
         "low contrast": 7,
     }
-    assert found["Suspect"] <= 12
-    assert found["Suspect"] == found["flat Suspect"]
+    assert found["Suspect"] == 0
+
+
+@pytest.mark.parametrize("level", [0, 1, 60, 128, 200, 254, 255])
+def test_a_flat_scene_of_an_8_bit_client_is_never_suspect(level: int) -> None:
+    grey = to_tensor(np.full((40, 40, 3), level, np.uint8), SPEC)
+    assert judge_tensor(grey, SPEC).standing in (Standing.UNPROVED, Standing.PROVED)
+    wrong = judge_tensor(np.full_like(grey, level / 255), SPEC)
+    assert wrong.standing is Standing.SUSPECT, "the same scene in 0..1 is"
 
 
 def test_no_correct_frame_of_a_client_that_resizes_in_float_is_refused() -> None:

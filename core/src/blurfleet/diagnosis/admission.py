@@ -2,8 +2,9 @@
 
 The rule: a value that is no number, or that no pixel level maps to, refuses the frame. A channel that reaches below (or
 above) everything that another common scale can give proves the scale. So does the pixel lattice: a client that resizes
-in 8 bit leaves values that are whole pixel levels once the constants are undone. What is left and would fit another
-scale is suspect; the rest is unproved, which is no blame.
+in 8 bit leaves values that are whole pixel levels once the constants are undone; too few of them to prove it (a flat
+scene) still rule out suspicion. What is left and would fit another scale is suspect; the rest is unproved, which is no
+blame.
 
 One frame is refused only for the impossible. A stream is refused where `WINDOW` frames in a row, in the order of their
 arrival, are suspect: flat and hazy scenes end, a client's wrong scale does not.
@@ -27,7 +28,7 @@ from blurfleet.pixels import Tensor
 from blurfleet.reasons import Reason
 
 WINDOW = 30
-"""Frames: one second of a camera. Of 117 correct frames 12 are suspect by range, all flat or of low contrast."""
+"""Frames: one second of a camera. Of 117 correct frames resized in float, 20 are suspect: flat, or of low contrast."""
 TOLERANCE = 0.02
 """Beyond the contract's range in normalised units: above one grey level (0.0175), as other libraries round."""
 MARGIN = 0.05
@@ -92,14 +93,17 @@ def judge_tensor(tensor: Tensor, spec: ContractSpec) -> InputVerdict:
             )
             return _refused(Reason.IMPOSSIBLE_INPUT, f"channel {channel} holds {seen}, pixels become {right}")
     sample = _sampled(planes)
-    if _on_lattice(sample, own):
+    seen = _levels_seen(sample, own)
+    if seen >= _LATTICE_DISTINCT:
         return InputVerdict(standing=Standing.PROVED)
     for way in wrong:
-        if _on_lattice(sample, way):
+        if _levels_seen(sample, way) >= _LATTICE_DISTINCT:
             return _refused(
                 Reason.IMPOSSIBLE_INPUT, f"every value is a whole pixel level of another making: {way.name}"
             )
-    return _by_range(low, high, _confusable(spec))
+    verdict = _by_range(low, high, _confusable(spec))
+    flat = seen > 0 and verdict.standing is Standing.SUSPECT
+    return InputVerdict(standing=Standing.UNPROVED) if flat else verdict
 
 
 def _by_range(low: Three, high: Three, others: tuple[Normalisation, ...]) -> InputVerdict:
@@ -156,13 +160,12 @@ def _sampled(planes: npt.NDArray[np.float32]) -> Three:
     return planes[:, :: max(1, planes.shape[1] // _LATTICE_SAMPLES)].astype(np.float64)
 
 
-def _on_lattice(sample: Three, way: Normalisation) -> bool:
-    """Tell whether undoing `way` gives whole levels of 0..255: proof where it does, no blame where it does not."""
+def _levels_seen(sample: Three, way: Normalisation) -> int:
+    """Return how many levels of 0..255 undoing `way` gives, summed over channels; 0 where they are not whole ones."""
     levels = 255.0 * (sample - way.offset[:, None]) / way.gain[:, None]
     whole = np.rint(levels)
     if not (np.mean(np.abs(levels - whole) <= _LATTICE_LEVELS) >= _LATTICE_SHARE):
-        return False
+        return 0
     if whole.min() < 0 or whole.max() > 255:
-        return False
-    seen = sum(np.count_nonzero(np.bincount(row, minlength=256)) for row in whole.astype(np.intp))
-    return bool(seen >= _LATTICE_DISTINCT)
+        return 0
+    return int(sum(np.count_nonzero(np.bincount(row, minlength=256)) for row in whole.astype(np.intp)))
