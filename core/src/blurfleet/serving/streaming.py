@@ -8,6 +8,7 @@ answers is one range of ids.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -134,20 +135,37 @@ def text_of(message: Model) -> str:
 
 
 def asked(text: str) -> Hello | End:
-    """Return a client's text message; `kind` may be left out of a hello. Raises InvalidInput InvalidRequest."""
+    """Return a client's text message; `kind` may be left out of a hello.
+
+    Raises InvalidInput InvalidRequest, also where a key is given twice: which of the two was meant is not guessed.
+    """
     try:
         if len(text) > MAX_TEXT_BYTES:
             raise ValueError(f"a text message has at most {MAX_TEXT_BYTES} characters")
-        try:
-            return _ASKED.validate_json(text)
-        except ValidationError as error:
-            if any(found["type"] == "union_tag_not_found" for found in error.errors()):
-                return Hello.model_validate_json(text)
-            raise
+        message = _message(text)
+        json.loads(text, object_pairs_hook=_once)  # only now: whatever passed is not nested too deeply for it
+        return message
     except ValueError as error:
         raise InvalidInput(
             Reason.INVALID_REQUEST, _sentence(error), where="stream", fix="see docs/clients.md for the messages"
         ) from None
+
+
+def _message(text: str) -> Hello | End:
+    try:
+        return _ASKED.validate_json(text)
+    except ValidationError as error:
+        if any(found["type"] == "union_tag_not_found" for found in error.errors()):
+            return Hello.model_validate_json(text)
+        raise
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"{key} is given twice")
+        seen.add(key)
 
 
 def said(text: str) -> Ready | FrameRefused | Summary:
