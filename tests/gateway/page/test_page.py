@@ -164,6 +164,87 @@ def test_the_camera_is_a_stream_that_follows_a_swap(
     assert tab.complaints() == []
 
 
+def camera_on(tab: Tab) -> None:
+    tab.js("camera.click()")
+    tab.until("said.innerText.startsWith('The camera is on')")
+
+
+def asks_before_the_camera(tab: Tab) -> None:
+    """Hold what the browser grants until `grant()`; `tracks` is what the page got."""
+    tab.js(
+        """(() => {
+          const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+          const granted = new Promise((resolve) => { window.grant = resolve; });
+          window.tracks = [];
+          navigator.mediaDevices.getUserMedia = async (wish) => {
+            window.waiting = true;
+            await granted;
+            const media = await real(wish);
+            window.tracks.push(...media.getTracks());
+            return media;
+          };
+        })()"""
+    )
+
+
+def test_a_picture_turns_the_camera_off_and_options_then_ask_for_the_picture(
+    rig: Rig, opened: Opened, photo_file: Path, until: Callable[..., None]
+) -> None:
+    tab = opened()
+    camera_on(tab)
+    tab.choose_file(photo_file)
+    answered(tab)
+    assert (tab.text("#camera"), tab.js("camera.ariaPressed")) == ("Use the camera", "false")
+    until(lambda: rig.count("blurfleet_streams_open") == 0)
+    tab.js("auto.click()")
+    tab.until("performance.getEntriesByType('resource').some((one) => one.name.includes('radius=30'))")
+    answered(tab)
+    assert sum(url.startswith("ws:") for url in tab.requested()) == 1
+    assert tab.complaints() == []
+
+
+@pytest.mark.parametrize("instead", ["stop", "a picture"])
+def test_a_camera_granted_after_it_was_stopped_is_let_go_of_and_sends_nothing(
+    opened: Opened, photo_file: Path, instead: str
+) -> None:
+    tab = opened()
+    asks_before_the_camera(tab)
+    tab.js("camera.click()")
+    tab.until("window.waiting")
+    if instead == "stop":
+        tab.js("camera.click()")
+        assert tab.text("#said") == "The camera is off."
+    else:
+        tab.choose_file(photo_file)
+        answered(tab)
+    assert tab.text("#camera") == "Use the camera"
+    tab.js("grant()")
+    tab.until("window.tracks.length > 0 && window.tracks.every((one) => one.readyState === 'ended')")
+    tab.js("new Promise((resolve) => setTimeout(resolve, 300))")
+    assert not any(url.startswith("ws:") for url in tab.requested())
+    assert tab.text("#said").startswith("The camera is off" if instead == "stop" else "Answered")
+
+
+def test_a_stream_that_is_not_opened_asks_for_a_token_only_where_one_is_missing(
+    rig: Rig, serve: Any, tab: Tab, tmp_path: Path
+) -> None:
+    elsewhere = """window.WebSocket = class extends WebSocket {
+        constructor(address, offered) { super(address.replace("/v1/stream", "/v1/nothing"), offered); } }; 0"""
+    (tmp_path / "tokens").write_text(f"desk: sha256:{hashlib.sha256(b'open-sesame').hexdigest()}\n")
+    said = []
+    for tokens in (None, TokenFile(tmp_path / "tokens")):
+        with serve(rig, access=Access(tokens)) as client:
+            tab.open(f"{client.base_url}/")
+            tab.js(elsewhere)
+            tab.js("camera.click()")
+            tab.until("!problem.hidden")
+            said.append((tab.text("#problem").split(".")[0], tab.js("door.hidden"), tab.text("#camera")))
+    assert said == [
+        ("The stream was not opened", True, "Use the camera"),
+        ("The bearer token is missing", False, "Use the camera"),
+    ]
+
+
 def test_no_request_leaves_the_gateway_and_none_could(opened: Opened, client: httpx.Client, photo_file: Path) -> None:
     tab = opened()
     tab.choose_file(photo_file)

@@ -70,7 +70,7 @@ async function startCamera() {
     kind: "hello", output: "both", format: format(), smoothing: Number(at("smoothing").value), options: look(),
     evidence: terms().evidence,
   };
-  video = new Video({
+  const own = new Video({
     hello, token: terms().token,
     answered: ({ refusal, header, original, matte, result }) => {
       if (mine !== turn) return;
@@ -82,35 +82,38 @@ async function startCamera() {
       show.picture("result", result);
       show.facts({ ...header, withheld: header.withheld ?? "", epoch: String(header.epoch) });
       show.flicker(header.flicker, header.engineFlicker);
-      if (frames === 1) show.said("The camera is on; every frame is answered or replaced by a newer one.");
+      if (frames === 1 && video === own) show.said("The camera is on; every frame is answered or replaced by a newer one.");
     },
     ended: ({ refusal, summary }) => {
       if (mine !== turn) return;
       show.problem(refusal);
       show.said(summary ? `${summary.answered} of ${summary.received} frames answered, ${summary.dropped} replaced by newer ones.` : "The camera is off.");
-      cameraIs(false);
-      video = null;
+      if (video === own) cameraIs(null);
     },
   });
-  cameraIs(true);
+  cameraIs(own);
   try {
-    await video.start();
+    await own.start();
   } catch (refusal) {
+    if (video !== own) return; // stopped meanwhile: no news to whoever stopped it
     stopCamera();
-    video = null;
-    cameraIs(false);
     show.problem(refusal);
     show.said("Not answered.");
   }
 }
 
-function cameraIs(on) {
-  at("camera").setAttribute("aria-pressed", String(on));
-  at("camera").textContent = on ? "Stop the camera" : "Use the camera";
+function cameraIs(used) {
+  video = used;
+  at("camera").setAttribute("aria-pressed", String(Boolean(used)));
+  at("camera").textContent = used ? "Stop the camera" : "Use the camera";
 }
 
+// What the camera was asked to send is over at once, also while the browser still asks whether the page may use it.
 function stopCamera() {
-  video?.stop();
+  if (!video) return;
+  video.stop();
+  cameraIs(null);
+  show.said("The camera is off.");
 }
 
 async function restartCamera() {

@@ -1,6 +1,6 @@
 // The camera over one WebSocket: the newest frame goes out when the last one is on its way, answers come as they come.
 
-import { Refusal } from "./ask.js";
+import { ask, Refusal } from "./ask.js";
 
 const SUBPROTOCOL = "blurfleet.stream.v1";
 const AT_MOST_AHEAD = 2;
@@ -24,15 +24,18 @@ export class Video {
 
   async start() {
     const camera = { video: { width: { ideal: 960 }, height: { ideal: 540 } }, audio: false };
+    let media;
     try {
-      this.media = await navigator.mediaDevices.getUserMedia(camera);
+      media = await navigator.mediaDevices.getUserMedia(camera);
     } catch (error) {
       const why = error?.name === "NotAllowedError" ? "The browser does not let this page use a camera" : "There is no camera to use";
       throw new Refusal({ status: 0, detail: why, fix: "allow it beside the address, or drop a picture" });
     }
-    this.element.srcObject = this.media;
+    if (this.stopped) return media.getTracks().forEach((track) => track.stop()); // while the browser asked its reader
+    this.media = media;
+    this.element.srcObject = media;
     await this.element.play();
-    this.open();
+    if (!this.stopped) this.open();
   }
 
   open() {
@@ -44,15 +47,15 @@ export class Video {
       throw new Refusal({ status: 401, detail: "This token has characters that a stream cannot carry", fix: "use one of letters and digits" });
     }
     this.socket.binaryType = "arraybuffer";
-    this.socket.onopen = () => this.socket.send(JSON.stringify(this.hello));
+    this.socket.onopen = () => { this.opened = true; this.socket.send(JSON.stringify(this.hello)); };
     this.socket.onmessage = (message) => this.heard(message.data);
-    this.socket.onclose = (event) => this.closed(event);
+    this.socket.onclose = () => this.closed();
   }
 
   heard(data) {
     if (typeof data !== "string") return this.take(new Uint8Array(data));
     const said = JSON.parse(data);
-    if (said.kind === "ready") this.timer = setInterval(() => this.send(), FRAME_MS);
+    if (said.kind === "ready" && !this.stopped) this.timer = setInterval(() => this.send(), FRAME_MS);
     if (said.kind === "refused") { this.forget(said.id); this.answered({ refusal: new Refusal(said.problem) }); }
     if (said.kind === "summary") { this.summary = said; this.problem = said.problem ?? null; }
   }
@@ -84,7 +87,7 @@ export class Video {
     this.canvas.getContext("2d").drawImage(this.element, 0, 0);
     this.canvas.toBlob((blob) => {
       this.busy = false;
-      if (!blob || this.socket.readyState !== WebSocket.OPEN) return;
+      if (!blob || this.stopped || this.socket.readyState !== WebSocket.OPEN) return;
       this.sent += 1;
       this.frames.set(this.sent, blob);
       this.socket.send(blob);
@@ -92,21 +95,30 @@ export class Video {
   }
 
   stop() {
+    if (this.stopped) return;
+    this.stopped = true;
     clearInterval(this.timer);
     this.media?.getTracks().forEach((track) => track.stop());
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ kind: "end" }));
-    this.stopped = true;
+    if (this.opened && this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ kind: "end" }));
+    else this.socket?.close();
   }
 
-  closed(event) {
-    const before = this.stopped;
+  async closed() {
+    const asked = this.stopped;
     this.stop();
     let refusal = null;
     if (this.problem) refusal = new Refusal(this.problem);
-    else if (!before) refusal = new Refusal({
-      status: this.sent ? 0 : 401, // a browser is not told why a stream was not opened; a missing token is one reason
-      detail: this.sent ? "The stream broke off" : "The stream was not opened", fix: "use the camera again",
-    });
+    else if (!asked) refusal = this.opened ? new Refusal({ status: 0, detail: "The stream broke off", fix: "use the camera again" }) : await this.unopened();
     this.ended({ refusal, summary: this.summary });
+  }
+
+  // A browser is not told why a stream was not opened. What the gateway says to another request with the same token may be why.
+  async unopened() {
+    try {
+      await ask("/v1/contract", { token: this.token });
+    } catch (refusal) {
+      return refusal;
+    }
+    return new Refusal({ status: 0, detail: "The stream was not opened", fix: "use the camera again" });
   }
 }
