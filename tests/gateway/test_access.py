@@ -165,6 +165,13 @@ def test_a_websockets_token_may_come_as_a_subprotocol(
     assert caplog.records == []
 
 
+def test_a_subprotocol_is_no_token_of_a_plain_request(rig: Rig, serve: Serve, tokens: Path, photo: bytes) -> None:
+    with serve(rig, access=Access(TokenFile(tokens))) as client:
+        headers = {"sec-websocket-protocol": "bearer.one"}
+        assert client.post("/v1/matte", content=photo, headers=headers).status_code == 401
+        assert client.get("/v1/contract", headers=headers).status_code == 401
+
+
 def test_two_clients_streams_of_one_name_are_two(rig: Rig, serve: Serve, tokens: Path, photo: bytes) -> None:
     frames = []
     with serve(rig, access=Access(TokenFile(tokens))) as client:

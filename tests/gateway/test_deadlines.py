@@ -52,7 +52,7 @@ def raw(client: httpx.Client, text: bytes) -> socket.socket:
 
 def post(body: bytes, *, declared: int | None = None, more: str = "") -> bytes:
     length = len(body) if declared is None else declared
-    return f"POST /v1/matte HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{more}\r\n".encode() + body
+    return f"POST /v1/matte HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{more}\r\n".encode() + body
 
 
 def test_the_shortest_of_the_three_limits_counts() -> None:

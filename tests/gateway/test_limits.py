@@ -1,14 +1,18 @@
 """How much one client may ask: the bucket by its clock, and the refusals over both protocols."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blurfleet_preprocess.access import Access, TokenFile
+from blurfleet_preprocess.counting import address_of, let_in
 from blurfleet_preprocess.limits import MAX_CLIENTS, Bucket, Limits, LimitSpec, TooManyRequests, fresh, taken
 
 Rig = Any  # the fixture's class lives in conftest.py
@@ -88,6 +92,39 @@ def test_headers_of_proxies_make_no_new_client(rig: Rig, serve: Serve, photo: by
         said = [{"x-forwarded-for": f"10.0.0.{n}", "x-real-ip": f"10.0.0.{n}"} for n in range(4)]
         statuses = [client.post("/v1/matte", content=photo, headers=headers).status_code for headers in said]
     assert statuses == [200, 200, 429, 429]
+
+
+def test_wrong_tokens_are_limited_by_address_and_right_ones_are_not_in_their_way(
+    rig: Rig, serve: Serve, tmp_path: Path, photo: bytes
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"video: sha256:{hashlib.sha256(b'one').hexdigest()}")
+    limits = Limits(LimitSpec(rate_hz=0.001, burst=2))
+    with serve(rig, limits=limits, access=Access(TokenFile(tokens))) as client:
+        statuses = [
+            client.post("/v1/matte", content=photo, headers={"authorization": f"Bearer {token}"}).status_code
+            for token in ("a", "b", "c", "one", "one", "one", "d")
+        ]
+    assert statuses == [401, 401, 429, 200, 200, 429, 429]
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1%eth0", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("", ""),
+    ],
+)
+def test_a_network_of_ipv6_is_one_client(host: str, counted: str) -> None:
+    assert address_of(host) == counted
+    limits = Limits(LimitSpec(rate_hz=0.001, burst=1))
+    limits.take(counted)
+    with pytest.raises(TooManyRequests):
+        limits.take(let_in(Access(), limits, "", host)[1])
 
 
 def test_a_client_has_so_many_requests_at_once(rig: Rig, serve: Serve, photo: bytes) -> None:

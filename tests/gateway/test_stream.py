@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import socket as socket_module
 import threading
 import time
@@ -346,6 +347,15 @@ def test_pages_of_other_sites_open_no_stream(client: httpx.Client) -> None:
         with pytest.raises(InvalidStatus) as refused, opened(client, Hello(), origin=other):
             pass
         assert refused.value.response.status_code == 403
+        assert json.loads(refused.value.response.body)["reason"] == "Forbidden"
+
+
+def test_a_websocket_elsewhere_is_a_problem(client: httpx.Client) -> None:
+    url = f"ws://{client.base_url.host}:{client.base_url.port}/v1/blur"
+    with pytest.raises(InvalidStatus) as refused, connect(url, proxy=None):
+        pass
+    assert refused.value.response.status_code == 404
+    assert json.loads(refused.value.response.body)["reason"] == "NotFound"
 
 
 def test_a_client_that_hangs_up_ends_the_inference_that_was_started_for_it(

@@ -9,8 +9,9 @@ from typing import Any
 
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
-from blurfleet_preprocess.access import Access, DoorSettings, TokenFile, check_door
+from blurfleet_preprocess.access import Access, DoorSettings, TokenFile, check_door, is_local
 from blurfleet_preprocess.limits import Limits, LimitSpec
+from blurfleet_preprocess.names import Names
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.tls import Certificate
 
@@ -20,6 +21,7 @@ class Entrance:
     """Both protocols' way in; by default it is open and plain, as on loopback."""
 
     access: Access = field(default_factory=Access)
+    names: Names = field(default_factory=Names)
     limits: Limits = field(default_factory=Limits)
     certificate: Certificate | None = None
 
@@ -50,6 +52,10 @@ def entrance(settings: GatewaySettings) -> Entrance:
     )
     return Entrance(
         access=Access(TokenFile(tokens) if tokens is not None else None),
+        names=Names(
+            loopback=is_local(settings.gateway_host),
+            more=frozenset(name.strip().lower() for name in settings.host_names.split(",") if name.strip()),
+        ),
         limits=Limits(
             LimitSpec(rate_hz=settings.client_rate, burst=settings.client_burst, at_once=settings.client_at_once)
         ),

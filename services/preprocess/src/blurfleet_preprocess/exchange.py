@@ -17,6 +17,7 @@ from blurfleet_preprocess.dataplane import Answer, Caller, Gateway
 from blurfleet_preprocess.deadlines import LONGEST_S, life_of
 from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
+from blurfleet_preprocess.names import Names
 from blurfleet_preprocess.regions import Regions
 from blurfleet_preprocess.room import Room
 from blurfleet_preprocess.stages import Stages
@@ -42,6 +43,7 @@ class Exchange:
     workers: Workers
     max_body_bytes: int
     access: Access = field(default_factory=Access)
+    names: Names = field(default_factory=Names)
     limits: Limits = field(default_factory=Limits)
     regions: Regions = field(default_factory=Regions)
     tracing: Tracing = field(default_factory=Tracing)

@@ -22,6 +22,7 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess import v2_grpc
 from blurfleet_preprocess.access import ANYONE, is_local
+from blurfleet_preprocess.counting import let_in
 from blurfleet_preprocess.exchange import Exchange, answer_headers, parameters_among
 from blurfleet_preprocess.grpc_places import MAX_STREAMS, OpenStreams, Slots
 from blurfleet_preprocess.problems import status_of
@@ -163,9 +164,9 @@ class GrpcDoor:
             yield client
 
     def _who(self, context: Any) -> tuple[str, str]:
-        """Return the client's name, and the name it is counted under. Raises Unauthenticated."""
-        client = self._exchange.access.client(_metadata(context).get("authorization", ""))
-        return client, client if client != ANYONE else v2_grpc.host_of(context.peer())
+        """Return the client's name, and the name it is counted under. Raises what `let_in` raises."""
+        token = _metadata(context).get("authorization", "")
+        return let_in(self._exchange.access, self._exchange.limits, token, v2_grpc.host_of(context.peer()))
 
     def _infer(self, message: Any, context: Any, client: str, *, stream: _Stream | None = None) -> Any:
         headers = _metadata(context)

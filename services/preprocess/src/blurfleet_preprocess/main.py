@@ -113,6 +113,7 @@ def application(
         workers=workers,
         max_body_bytes=settings.max_body_bytes,
         access=way_in.access,
+        names=way_in.names,
         limits=way_in.limits,
         tracing=tracing_to(settings, metrics),
         bodies=Bodies(BodyLimits(held_bytes=settings.held_body_bytes, grace_s=settings.body_grace_s)),

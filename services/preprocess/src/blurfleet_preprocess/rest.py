@@ -36,6 +36,7 @@ _NONE: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}  # 
 def build_app(exchange: Exchange, ready: Readiness, streams: StreamLimits | None = None) -> FastAPI:
     """Return the ASGI application. Documentation pages are off: they would load scripts from elsewhere."""
     app = FastAPI(title="blurfleet gateway", docs_url=None, redoc_url=None, openapi_url=None, telemetry=_NONE)
+    app.router.redirect_slashes = False  # it would send clients wherever their Host header says
     _install_problems(app, exchange.metrics)
     app.include_router(routes_pictures.routes(exchange))
     app.include_router(routes_selftest.routes(exchange))
@@ -73,7 +74,8 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = HTTPStatus(error.status_code)
-        body = problems.document(status, Reason.INVALID_REQUEST, str(error.detail))
+        reason = Reason.NOT_FOUND if status is HTTPStatus.NOT_FOUND else Reason.INVALID_REQUEST
+        body = problems.document(status, reason, str(error.detail))
         return answer(request, status.value, body, dict(error.headers or {}))
 
     async def gone(request: Request, _: Exception) -> Response:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit
 
 import structlog
 from fastapi import APIRouter
-from starlette.datastructures import Headers
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from blurfleet.errors import BlurfleetError, InvalidInput
@@ -31,6 +29,7 @@ from blurfleet_preprocess.stream_session import (
 )
 from blurfleet_preprocess.streams import OpenStream
 
+STREAM_PATH = "/v1/stream"
 _CARRIED = ("traceparent", "tracestate", "x-blurfleet-evidence", DEADLINE)
 """Headers of the opening request that hold for every frame."""
 
@@ -41,11 +40,8 @@ def routes(exchange: Exchange, limits: StreamLimits | None = None) -> APIRouter:
     log = structlog.get_logger("blurfleet.gateway")
     open_now: set[str] = set()
 
-    @router.websocket("/v1/stream")
+    @router.websocket(STREAM_PATH)
     async def stream(socket: WebSocket) -> None:
-        if not same_origin(socket.headers):
-            await socket.close(POLICY, Reason.FORBIDDEN.value)
-            return
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
         mine = exchange.streams.open()
         try:
@@ -82,15 +78,6 @@ def routes(exchange: Exchange, limits: StreamLimits | None = None) -> APIRouter:
             gauge.set(len(open_now))
 
     return router
-
-
-def same_origin(headers: Headers) -> bool:
-    """Tell whether a browser's page may open a stream: only one that this gateway served. Programs send no origin.
-
-    A WebSocket is not held to the same-origin rule, so any page could otherwise use a gateway on its reader's machine.
-    """
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host", "")
 
 
 async def _greeted(socket: WebSocket, exchange: Exchange, limits: StreamLimits) -> tuple[Hello, Look]:

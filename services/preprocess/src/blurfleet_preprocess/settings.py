@@ -47,6 +47,9 @@ class GatewaySettings(BaseSettings):
     tls_key_file: Path | None = Field(default=None, description="its key")
     tokens_file: Path | None = Field(default=None, description="lines `client: sha256:<hash of its token>`")
     open_door: bool = Field(default=False, description="serve other machines without TLS or without tokens")
+    host_names: str = Field(
+        default="", description="names of a proxy before the gateway, by commas: for Host on loopback, and for pages"
+    )
     client_rate: float = Field(default=0, ge=0, description="requests a second of one client; 0 is no limit")
     client_burst: int = Field(default=30, ge=1, description="requests of one client at once after a pause")
     client_at_once: int = Field(default=0, ge=0, description="requests of one client under way; 0 is no limit")
