@@ -124,6 +124,17 @@ def test_a_stream_that_never_proves_its_scale_is_refused_from_the_thirtieth_fram
     assert post(client, unnormalised(rig.size, rig.size), spec, "camera").status_code == 200
 
 
+def test_a_client_that_names_no_stream_answers_for_its_own_connections_frames_alone(
+    rig: Rig, client: httpx.Client
+) -> None:
+    wrong, spec = unnormalised(rig.size, rig.size), contract_at(rig.size)
+    bobs = [post(client, wrong, spec).status_code for _ in range(WINDOW)]
+    assert bobs == [200] * (WINDOW - 1) + [422]
+    with httpx.Client(base_url=client.base_url, trust_env=False) as alice:
+        assert post(alice, wrong, spec).status_code == 200
+    assert post(client, wrong, spec).status_code == 422
+
+
 def test_the_refusal_of_a_stream_says_which_scale_it_fits(
     rig: Rig, client: httpx.Client, refused_stream: list[int]
 ) -> None:

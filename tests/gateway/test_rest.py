@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blurfleet.api.contract import ContractSpec, contract_at
+from blurfleet.client import Client, FrameResult
+from blurfleet.client.answers import MadeBy, made_by
 from blurfleet.contract import contract_hash
 from blurfleet.pixels import to_tensor
 
@@ -74,11 +76,62 @@ def test_a_withheld_matte_is_named_in_the_answer(rig: Rig, client: httpx.Client,
     np.testing.assert_array_equal(matte_of(response), rig.matte("shifted"))
 
 
-@pytest.mark.parametrize(("said", "allowed"), [(None, True), ("no", False), ("No", False), ("yes", True)], ids=str)
-def test_a_client_may_refuse_to_have_its_picture_kept(
-    rig: Rig, client: httpx.Client, photo: bytes, said: str | None, allowed: bool
+@pytest.mark.parametrize(
+    ("transport", "fallback"),
+    [("/v1/matte", bad) for bad in ("with NaN", "too large", "missing", "late", "wrong shape")]
+    + [("/v1/blur", "with NaN"), ("/v2", "with NaN"), ("stream", "with NaN")],
+)
+def test_a_collapsed_matte_that_the_fallback_cannot_check_is_served_and_says_so(
+    rig: Rig, client: httpx.Client, photo: bytes, transport: str, fallback: str
 ) -> None:
-    client.post("/v1/matte", content=photo, headers={} if said is None else {"x-blurfleet-evidence": said})
+    rig.engines_behave("all zero", fallback)
+    by = asked_over(rig, client, photo, transport)
+    assert (by.unchecked, by.withheld, by.engine) == ("CollapsedOutput", "", rig.primary.engine)
+
+
+@pytest.mark.parametrize(
+    "engines", [("subject", "with NaN"), ("all zero", "all zero"), ("all zero", "subject")], ids=str
+)
+def test_a_sound_or_checked_matte_is_not_called_unchecked(
+    rig: Rig, client: httpx.Client, photo: bytes, engines: tuple[str, str]
+) -> None:
+    rig.engines_behave(*engines)
+    assert asked_over(rig, client, photo, "/v1/matte").unchecked == ""
+    assert asked_over(rig, client, photo, "stream").unchecked == ""
+
+
+def asked_over(rig: Rig, client: httpx.Client, photo: bytes, transport: str) -> MadeBy:
+    """Who answered, as the client library reads it."""
+    if transport == "stream":
+        with Client(str(client.base_url)) as gateway, gateway.stream() as video:
+            video.send(photo)
+            result = video.receive()
+            assert isinstance(result, FrameResult), result
+            return result.by
+    if transport == "/v2":
+        spec = contract_at(rig.size)
+        black = to_tensor(np.zeros((8, 8, 3), np.uint8), contract_at(rig.size)).ravel().tolist()
+        sent = {"name": "image", "datatype": "FP32", "shape": [1, 3, rig.size, rig.size], "data": black}
+        headers = {"x-blurfleet-contract": contract_hash(spec)}
+        response = client.post("/v2/models/bokeh/infer", json={"inputs": [sent]}, headers=headers)
+        assert response.json()["parameters"].get("x-blurfleet-unchecked") == response.headers["x-blurfleet-unchecked"]
+    else:
+        response = client.post(transport, content=photo)
+    assert response.status_code == 200, response.text
+    return made_by(response.headers)
+
+
+@pytest.mark.parametrize(
+    ("said", "allowed"),
+    [([], True), (["yes"], True), (["YES", "yes"], True)]
+    + [([word], False) for word in ("no", "No", "false", "0", "off", "none", "", "no, no", "yes, no", "yes,")]
+    + [(["yes", "no"], False), (["no", "yes"], False)],
+    ids=str,
+)
+def test_a_client_may_refuse_to_have_its_picture_kept(
+    rig: Rig, client: httpx.Client, photo: bytes, said: list[str], allowed: bool
+) -> None:
+    client.post("/v1/matte", content=photo, headers=[("x-blurfleet-evidence", word) for word in said])
     assert [sample.evidence_allowed for sample in rig.told.samples] == [allowed]
 
 

@@ -230,6 +230,18 @@ def test_evidence_and_trace_hold_for_every_frame(rig: Rig, client: httpx.Client,
     assert [(sample.evidence_allowed, sample.trace_id) for sample in rig.told.samples] == [(False, trace)] * 2
 
 
+@pytest.mark.parametrize("words", [["off"], ["yes", "no"], ["no", "yes"]], ids=str)
+def test_a_refusal_in_the_upgrades_headers_holds_whatever_the_hello_says(
+    rig: Rig, client: httpx.Client, photo: bytes, words: list[str]
+) -> None:
+    headers = [("x-blurfleet-evidence", word) for word in words]
+    with opened(client, Hello(evidence=True), additional_headers=headers) as socket:
+        socket.recv(timeout=20)
+        socket.send(photo)
+        answer(socket)
+    assert [sample.evidence_allowed for sample in rig.told.samples] == [False]
+
+
 @pytest.mark.parametrize(
     ("hello", "reason", "where"),
     [

@@ -87,6 +87,27 @@ def test_a_tensor_is_answered_by_the_served_engine(rig: Rig, v2: Any) -> None:
 
 
 def test_a_withheld_matte_is_replaced_by_the_fallbacks(rig: Rig, v2: Any) -> None:
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [([], True), (["yes"], True), (["off"], False), (["no", "yes"], False), (["yes", "no"], False)],
+    ids=str,
+)
+def test_a_refusal_of_evidence_holds_among_several_words(
+    rig: Rig, serve_grpc: Serve, words: list[str], allowed: bool
+) -> None:
+    metadata = [*declared(rig).items(), *(("x-blurfleet-evidence", word) for word in words)]
+    with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
+        message = service_pb2.ModelInferRequest.FromString(valid_message(rig))
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(message, metadata=metadata)
+    assert [sample.evidence_allowed for sample in rig.told.samples] == [allowed]
+
+
+def test_a_collapsed_matte_that_nobody_could_check_says_so(rig: Rig, v2: Any) -> None:
+    rig.engines_behave("all zero", "late")
+    answer = v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
+    assert answer.get_response().parameters["x-blurfleet-unchecked"].string_param == "CollapsedOutput"
+
+
     rig.engines_behave("with NaN")
     answer = v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
     np.testing.assert_array_equal(answer.as_numpy("matte"), rig.matte("shifted")[None, None])

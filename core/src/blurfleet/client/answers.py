@@ -21,7 +21,8 @@ _STAGE = re.compile(r"([\w-]+);dur=([0-9.]+)")
 class MadeBy:
     """Who answered, all from one moment of the node's routing.
 
-    `role` is Primary or Fallback. `withheld` is why the served engine's own matte was not given out, else empty.
+    `role` is Primary or Fallback. `withheld` is why the served engine's own matte was not given out,
+    `unchecked` why it is in doubt where the fallback could not say; else empty.
     `simulated` nodes emulate their precision. `trace` finds the request in logs and traces, `frame` in the guard's
     evidence. `stages` are the gateway's milliseconds.
     """
@@ -36,6 +37,7 @@ class MadeBy:
     frame: str = ""
     simulated: bool = False
     withheld: str = ""
+    unchecked: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -95,6 +97,7 @@ def made_by(headers: Mapping[str, str]) -> MadeBy:
         frame=said("frame"),
         simulated=said("simulated") == "true",
         withheld=said("withheld"),
+        unchecked=said("unchecked"),
         stages={name: float(value) for name, value in _STAGE.findall(headers.get("server-timing", ""))},
     )
 

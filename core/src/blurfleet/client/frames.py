@@ -134,10 +134,11 @@ def frame_bytes(photo: Photo) -> bytes:
 
 def result_of(header: FrameAnswer, payloads: tuple[bytes, ...]) -> FrameResult:
     """Return an answer as clients see it."""
-    facts = header.model_dump(include={"engine", "digest", "precision", "role", "epoch", "contract", "trace"})
+    names = {"engine", "digest", "precision", "role", "epoch", "contract", "trace", "withheld", "unchecked"}
+    facts = header.model_dump(include=names)
     return FrameResult(
         id=header.id,
-        by=MadeBy(**facts, simulated=header.simulated, withheld=header.withheld, stages=header.stages),
+        by=MadeBy(**facts, simulated=header.simulated, stages=header.stages),
         payloads={part.output: data for part, data in zip(header.parts, payloads, strict=True)},
         media_types={part.output: part.media_type for part in header.parts},
         dropped=header.dropped,

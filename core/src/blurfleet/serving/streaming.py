@@ -92,6 +92,7 @@ class FrameAnswer(_Said):
     trace: str
     simulated: bool = False
     withheld: str = ""
+    unchecked: str = ""
     scene_cut: bool = False
     flicker: float | None = None
     engine_flicker: float | None = None

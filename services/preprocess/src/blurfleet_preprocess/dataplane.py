@@ -57,7 +57,8 @@ class FrameSink(Protocol):
 class Caller:
     """Who asks: the place in a stream, the request's span and stages, and whether the picture may be kept as evidence.
 
-    `life` says how long they wait, `room` where a decoded picture finds memory.
+    `life` says how long they wait, `room` where a decoded picture finds memory. `sender` is the
+    connection of who names no stream: all of them share one, and nothing else.
     """
 
     ticket: Ticket
@@ -65,14 +66,15 @@ class Caller:
     evidence_allowed: bool = True
     life: RequestLife = field(default_factory=RequestLife)
     room: Share = field(default_factory=Share)
+    sender: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A matte [H,W] float32 in [0,1] with who made it, all from one routing snapshot.
 
-    `tensor` is what the engine was fed. `withheld` is why the served engine's own matte was not given out. `stages` go
-    on being measured while the picture is made.
+    `tensor` is what the engine was fed. `withheld` is why the served engine's own matte was not given out, `unchecked`
+    why it is in doubt where the fallback could not say. `stages` go on being measured while the picture is made.
     """
 
     matte: Matte
@@ -84,6 +86,7 @@ class Answer:
     ticket: Ticket
     trace_id: str
     withheld: Reason | None = None
+    unchecked: Reason | None = None
     decoded: Decoded | None = None
     tensor: Tensor | None = None
     stages: Stages = field(default_factory=Stages)
@@ -102,6 +105,10 @@ class Snapshot:
         """Return the fallback where it is another engine than the one served."""
         fallback = self.route.fallback
         return fallback if fallback is not None and fallback.engine != self.route.active.engine else None
+
+    def is_fallback(self, engine: RoutedEngine) -> bool:
+        """Tell whether `engine` is the fallback, against which mattes in doubt are checked, whatever its role."""
+        return self.route.fallback is not None and self.route.fallback.engine == engine.engine
 
     def role(self, engine: RoutedEngine) -> str:
         """Return the role in which `engine` answers: an FP32 set's primary may be the very engine that stands by."""
@@ -192,7 +199,7 @@ class Gateway:
                 raise ContractMismatch(snapshot.route.contract, declared)
             with caller.stages.timed("contract"):
                 tensor = admit(snapshot)
-                verdict = self._inputs.judge(caller.ticket, tensor, snapshot.route.contract)
+                verdict = self._inputs.judge(caller.ticket, tensor, snapshot.route.contract, caller.sender)
                 self._metrics.ready_tensors.labels(verdict.standing.value).inc()
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
@@ -238,6 +245,7 @@ class Gateway:
             ticket=caller.ticket,
             trace_id=caller.stages.trace_id,
             withheld=settled.reason if replaced else None,
+            unchecked=settled.reason if settled.use == "Engine" and not asked.snapshot.is_fallback(engine) else None,
             decoded=decoded,
             tensor=tensor,
             stages=caller.stages,

@@ -20,6 +20,7 @@ from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.names import Names
 from blurfleet_preprocess.regions import Regions
 from blurfleet_preprocess.room import Room
+from blurfleet_preprocess.said_headers import evidence_allowed, joined
 from blurfleet_preprocess.stages import Stages
 from blurfleet_preprocess.streams import OpenStream, Streams
 from blurfleet_preprocess.tracing import Tracing, stages_of
@@ -61,20 +62,22 @@ class Exchange:
         transport_s: float | None = None,
         client: str = "",
         stream: OpenStream | None = None,
+        connection: str = "",
     ) -> Caller:
         """Return who asks, by the request's (lower-case) headers; numbered now, so call it on arrival.
 
         `transport_s` are the seconds that the transport allows, `client` is whose stream names these are, `stream` the
-        connection's own stream, where the headers name none. Raises InvalidInput for a stream name that is too long
-        and a deadline that is none.
+        connection's own stream, where the headers name none; `connection` tells apart who names none.
+        Raises InvalidInput for a stream name that is too long and a deadline that is none.
         """
         life = life_of(headers, transport_s=transport_s, longest_s=self.longest_s)
         name = headers.get("x-blurfleet-stream", "")
         return Caller(
             ticket=stream.arrive() if stream is not None and not name else self.streams.arrive(name, client),
             stages=stages or Stages(),
-            evidence_allowed=self.evidence and headers.get("x-blurfleet-evidence", "").strip().lower() != "no",
+            evidence_allowed=self.evidence and evidence_allowed(headers),
             life=life,
+            sender="" if name or stream is not None else f"{client} {connection}",
         )
 
     async def answered(self, request: Request, work: Callable[[Caller, bytes], Response]) -> Response:
@@ -84,7 +87,9 @@ class Exchange:
         """
         started = time.perf_counter()
         who = str(request.scope.get("blurfleet.client", ""))
-        caller = self.caller(request.headers, stages_of(request.scope), client=who)
+        caller = self.caller(
+            joined(request.headers.items()), stages_of(request.scope), client=who, connection=str(request.client)
+        )
         async with self.bodies.of(request, caller.life, self.max_body_bytes) as body:
             queued = time.perf_counter()
 
@@ -116,6 +121,8 @@ def answer_headers(answer: Answer) -> dict[str, str]:
     }
     if answer.withheld is not None:
         headers["x-blurfleet-withheld"] = answer.withheld.value
+    if answer.unchecked is not None:
+        headers["x-blurfleet-unchecked"] = answer.unchecked.value
     if answer.simulated:
         headers["x-blurfleet-simulated"] = "true"
     return headers

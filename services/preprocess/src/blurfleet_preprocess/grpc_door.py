@@ -28,6 +28,7 @@ from blurfleet_preprocess.grpc_places import MAX_STREAMS, OpenStreams, Slots
 from blurfleet_preprocess.problems import status_of
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.stages import Stages
+from blurfleet_preprocess.said_headers import joined
 from blurfleet_preprocess.streams import OpenStream
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 
@@ -183,7 +184,12 @@ class GrpcDoor:
             _require_local(context)
         numbers = stream.numbers if stream is not None else None
         caller = self._exchange.caller(
-            headers, stages, transport_s=context.time_remaining(), client=client, stream=numbers
+            headers,
+            stages,
+            transport_s=context.time_remaining(),
+            client=client,
+            stream=numbers,
+            connection=context.peer(),
         )
         if stream is not None:
             stream.life = caller.life
@@ -261,12 +267,7 @@ class GrpcDoor:
 
 def _metadata(context: Any) -> dict[str, str]:
     """Return the call's metadata as headers."""
-    return {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-
-
-def _require_local(context: Any) -> None:
-    if not is_local(v2_grpc.host_of(context.peer())):
-        raise InvalidInput(Reason.FORBIDDEN, "shared memory is for clients on this machine", where="message")
+    return joined((key, value) for key, value in context.invocation_metadata() if isinstance(value, str))
 
 
 def _hidden(name: str) -> Work:

@@ -1,4 +1,4 @@
-"""Ready tensors over time: one window for each stream, so that a client's wrong scale is told from a hazy scene."""
+"""Ready tensors over time: one window a stream, so that a client's wrong scale is told from a hazy scene."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ class InputWindows:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, InputWindow] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], InputWindow] = OrderedDict()
 
-    def judge(self, ticket: Ticket, tensor: Tensor, spec: ContractSpec) -> InputVerdict:
+    def judge(self, ticket: Ticket, tensor: Tensor, spec: ContractSpec, sender: str = "") -> InputVerdict:
         """Return what `tensor`, of the contract's shape, says of its making.
+
+        `sender` tells those apart who share one stream since they name none.
 
         Raises ContractRefused: NonFiniteInput, ImpossibleInput (no pixel gives such values), SuspectInput (this and the
         frames before it in its stream all fit another scale).
         """
         verdict = judge_tensor(tensor, spec)
         with self._lock:
-            window, refused = self._known.pop(ticket.stream, InputWindow()).after(ticket.frame_id, verdict)
-            self._known[ticket.stream] = window
+            key = (ticket.stream, sender)
+            window, refused = self._known.pop(key, InputWindow()).after(ticket.frame_id, verdict)
+            self._known[key] = window
             if len(self._known) > MAX_STREAMS:
                 self._known.popitem(last=False)
         if not refused:

@@ -17,6 +17,7 @@ from blurfleet_preprocess.deadlines import life_of
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.look_options import look_of
 from blurfleet_preprocess.problems import Overloaded
+from blurfleet_preprocess.said_headers import EVIDENCE, joined
 from blurfleet_preprocess.stream_frames import FrameWork
 from blurfleet_preprocess.stream_session import (
     POLICY,
@@ -30,7 +31,7 @@ from blurfleet_preprocess.stream_session import (
 from blurfleet_preprocess.streams import OpenStream
 
 STREAM_PATH = "/v1/stream"
-_CARRIED = ("traceparent", "tracestate", "x-blurfleet-evidence", DEADLINE)
+_CARRIED = ("traceparent", "tracestate", EVIDENCE, DEADLINE)
 """Headers of the opening request that hold for every frame."""
 
 
@@ -110,11 +111,12 @@ def _look(hello: Hello) -> Look:
 def _session(
     socket: WebSocket, exchange: Exchange, mine: OpenStream, hello: Hello, look: Look, limits: StreamLimits
 ) -> Session:
-    headers = {name: socket.headers[name] for name in _CARRIED if name in socket.headers}
+    said = joined(socket.headers.items())
+    headers = {name: said[name] for name in _CARRIED if name in said}
     if hello.traceparent:
         headers["traceparent"] = hello.traceparent
     if not hello.evidence:
-        headers["x-blurfleet-evidence"] = "no"
+        headers[EVIDENCE] = "no"
     return Session(
         socket,
         exchange,

@@ -82,6 +82,7 @@ def _header(answer: Answer, steady: Steady, dropped: tuple[int, int] | None, par
         trace=answer.trace_id,
         simulated=answer.simulated,
         withheld="" if answer.withheld is None else answer.withheld.value,
+        unchecked="" if answer.unchecked is None else answer.unchecked.value,
         scene_cut=steady.cut,
         flicker=steady.flicker,
         engine_flicker=steady.engine_flicker,

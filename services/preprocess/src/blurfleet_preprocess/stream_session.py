@@ -27,6 +27,7 @@ from blurfleet_preprocess.dataplane import Caller
 from blurfleet_preprocess.deadlines import life_of
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.latest import Latest
+from blurfleet_preprocess.said_headers import evidence_allowed
 from blurfleet_preprocess.steadying import Past
 from blurfleet_preprocess.stream_frames import FrameWork, Worked
 from blurfleet_preprocess.stream_tally import Tally
@@ -184,7 +185,7 @@ class Session:
             raise InvalidInput(Reason.REQUEST_TOO_LARGE, message, where="frame")
         with exchange.tracing.request(self._headers, {"blurfleet.stream": self._stream.name}) as stages:
             self._life = life_of(self._headers, longest_s=exchange.longest_s)
-            evidence = exchange.evidence and self._headers.get("x-blurfleet-evidence", "").strip().lower() != "no"
+            evidence = exchange.evidence and evidence_allowed(self._headers)
             caller = Caller(ticket=frame.ticket, stages=stages, evidence_allowed=evidence, life=self._life)
             queued = time.perf_counter()
 
