@@ -172,6 +172,10 @@ def _bad_requests() -> list[Any]:
         pytest.param({"inputs": [text | {"data": flat[:-1]}]}, b"", 422, "WrongShape", id="a JSON value short"),
         pytest.param({"inputs": [text | {"data": [[1], [1, 2]]}]}, b"", 400, "InvalidRequest", id="ragged JSON"),
         pytest.param({"inputs": [text | {"data": ["x"] * 3072}]}, b"", 400, "InvalidRequest", id="JSON text"),
+        pytest.param({"inputs": [text | {"data": ["0.5"] * 3072}]}, b"", 400, "InvalidRequest", id="numbers as text"),
+        pytest.param({"inputs": [text | {"data": [*flat[1:], True]}]}, b"", 400, "InvalidRequest", id="a truth value"),
+        pytest.param({"inputs": [text | {"data": [[flat[1:], [None]]]}]}, b"", 400, "InvalidRequest", id="a null"),
+        pytest.param({"inputs": [text | {"data": 0.5}]}, b"", 400, "InvalidRequest", id="no list"),
         pytest.param({"inputs": [text | {"data": [*flat[1:], 1e39]}]}, b"", 422, "NonFiniteInput", id="beyond float32"),
         pytest.param(good | {"outputs": [{"name": "edges"}]}, data, 400, "InvalidRequest", id="another output"),
         pytest.param(good | {"id": "x" * 300}, data, 400, "InvalidRequest", id="a long id"),
@@ -186,7 +190,7 @@ def test_a_request_that_is_wrong_is_the_senders_problem(
     assert rig.engines.asked == []
 
 
-@pytest.mark.parametrize("length", ["-1", "99999999", "x", ""])
+@pytest.mark.parametrize("length", ["-1", "99999999", "x", "", "0" * 20 + "1" * 5000, "0" * 20 + "999999"])
 def test_a_header_length_that_lies_is_refused(rig: Rig, client: httpx.Client, length: str) -> None:
     tensor = tensor_of(rig)
     head = json.dumps(binary_form(tensor)).encode()

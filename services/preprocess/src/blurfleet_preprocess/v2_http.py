@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -24,6 +25,8 @@ MAX_JSON_BYTES = 8 << 20  # a 320x320 tensor of 27 characters a number; 160 MB o
 MAX_JSON_NESTS = 1 << 14  # a list for each row of three planes, and some
 M = TypeVar("M", bound=BaseModel)
 _LEVEL = 1  # a matte that is sent compressed: the fastest level, the network is what is slow
+
+_LENGTH = re.compile("[0-9]{1,12}")
 
 _Dimension = Annotated[int, Field(ge=0, le=1 << 31)]
 _Bytes = Annotated[int, Field(ge=0, le=1 << 40)]
@@ -86,7 +89,7 @@ def read_request(body: bytes, headers: Mapping[str, str], max_bytes: int) -> Inf
     """
     body = inflated(body, headers.get("content-encoding", ""), max_bytes)
     length = headers.get(LENGTH_HEADER)
-    if length is not None and not (length.isdecimal() and int(length[:20]) <= len(body)):
+    if length is not None and not (_LENGTH.fullmatch(length) and int(length) <= len(body)):
         raise _malformed(f"{LENGTH_HEADER} {length[:40]!r} is not within the body's {len(body)} bytes")
     split = len(body) if length is None else int(length)
     _check_json(body[:split])
@@ -207,11 +210,19 @@ def _sent(tensor: _Input, tail: memoryview) -> SentTensor:
 def _values(data: Any, datatype: str) -> bytes:
     if datatype != DATATYPE:
         raise ContractRefused(Reason.WRONG_DTYPE, f"{datatype[:20]}, not {DATATYPE}", where="inputs")
+    if not (isinstance(data, list) and _only_numbers(data)):
+        raise _malformed("an input's data is a list of numbers, flat or nested evenly")
     try:
         with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused as that
             return np.asarray(data, dtype=np.float64).astype("<f4").tobytes()
     except (ValueError, TypeError, OverflowError) as error:
         raise _malformed("an input's data is a list of numbers, flat or nested evenly") from error
+
+
+def _only_numbers(data: list[Any]) -> bool:
+    """Tell whether nested lists hold numbers alone: NumPy would read "1" and true as numbers too."""
+    kinds = set(map(type, data))
+    return kinds <= {int, float} or (kinds == {list} and all(map(_only_numbers, data)))
 
 
 def _malformed(message: str) -> InvalidInput:
