@@ -90,3 +90,20 @@ def test_depth_over_http_keeps_the_nearest_thing_sharp(client: httpx.Client) -> 
     out = cv2.imdecode(np.frombuffer(response.content, np.uint8), cv2.IMREAD_COLOR)
     np.testing.assert_array_equal(out[44:52, 44:52], noise[44:52, 44:52])
     assert out[:16, :16].std() < noise[:16, :16].std() / 4
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "fix"),
+    [
+        ("format=png&format=npy", "format", "give it once"),
+        ("fromat=npy", "query", "use format"),
+        ("radius=9", "query", "use format"),
+        ("format=jpeg", "format", "use png"),
+    ],
+)
+def test_a_matte_has_one_option_and_no_other(
+    rig: Any, client: httpx.Client, photo: bytes, query: str, where: str, fix: str
+) -> None:
+    said = client.post(f"/v1/matte?{query}", content=photo, headers={"accept": "application/x-npy"}).json()
+    assert (said["status"], said["reason"], said["where"], said["fix"]) == (400, "InvalidRequest", where, fix)
+    assert rig.engines.asked == []

@@ -1,10 +1,10 @@
-"""The options of `/v1/blur` in the query: read strictly, each refusal names the option and what to write instead."""
+"""The options of `/v1/blur` and `/v1/matte`, read strictly: each refusal names the option and what to write instead."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 from blurfleet.errors import InvalidInput
 from blurfleet.reasons import Reason
@@ -12,6 +12,7 @@ from blurfleet_preprocess.compositing.defocus import Style
 from blurfleet_preprocess.compositing.look import MAX_RADIUS, MIN_RADIUS, Background, Look, Mode
 from blurfleet_preprocess.picture import ImageFormat
 
+MatteForm = Literal["png", "npy"]
 _NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 _COLOUR = re.compile(r"#?([0-9a-fA-F]{6})")
 _KNOWN = ("radius", "style", "mode", "focus", "format", "background", "color")
@@ -23,13 +24,7 @@ def look_of(asked: Iterable[tuple[str, str]]) -> tuple[Look, ImageFormat]:
     Raises InvalidInput InvalidRequest, `where` the option: unknown, given twice, out of its range, or without another
     that it belongs to.
     """
-    query = dict[str, str]()
-    for name, value in asked:
-        if name not in _KNOWN:
-            raise _refused(f"{name[:40]!r} is no option", "query", f"use {', '.join(_KNOWN)}")
-        if name in query:
-            raise _refused(f"{name} is given twice", name, "give it once")
-        query[name] = value
+    query = _once_each(asked, _KNOWN)
     mode = cast("Mode", _one_of(query, "mode", get_args(Mode), "matte"))
     background = cast("Background", _one_of(query, "background", get_args(Background), "blur"))
     if mode == "depth" and background != "blur":
@@ -49,6 +44,22 @@ def look_of(asked: Iterable[tuple[str, str]]) -> tuple[Look, ImageFormat]:
         background=background,
         colour=_colour(query),
     ), form
+
+
+def matte_form_of(asked: Iterable[tuple[str, str]], default: MatteForm) -> MatteForm:
+    """Return the format that the query of `/v1/matte` asks for. Raises InvalidInput as `look_of` does."""
+    return cast("MatteForm", _one_of(_once_each(asked, ("format",)), "format", get_args(MatteForm), default))
+
+
+def _once_each(asked: Iterable[tuple[str, str]], known: tuple[str, ...]) -> dict[str, str]:
+    query = dict[str, str]()
+    for name, value in asked:
+        if name not in known:
+            raise _refused(f"{name[:40]!r} is no option", "query", f"use {', '.join(known)}")
+        if name in query:
+            raise _refused(f"{name} is given twice", name, "give it once")
+        query[name] = value
+    return query
 
 
 def _format(query: Mapping[str, str], background: str) -> ImageFormat:

@@ -7,13 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from blurfleet.check import dumps
-from blurfleet.errors import InvalidInput
 from blurfleet.quality.sentinel import Matte
-from blurfleet.reasons import Reason
 from blurfleet_preprocess import picture
 from blurfleet_preprocess.dataplane import Answer, Caller
 from blurfleet_preprocess.exchange import JSON, NPY, Exchange, answer_headers, npy
-from blurfleet_preprocess.look_options import look_of
+from blurfleet_preprocess.look_options import MatteForm, look_of, matte_form_of
 from blurfleet_preprocess.room import DEPTH_BYTES_PER_PIXEL
 
 
@@ -23,7 +21,8 @@ def routes(exchange: Exchange) -> APIRouter:
 
     @router.post("/v1/matte")
     async def matte(request: Request) -> Response:
-        form = _choice(request, ("png", "npy"), "npy" if NPY in request.headers.get("accept", "") else "png")
+        default: MatteForm = "npy" if NPY in request.headers.get("accept", "") else "png"
+        form = matte_form_of(request.query_params.multi_items(), default)
 
         def work(caller: Caller, body: bytes) -> Response:
             answer = gateway.picture(
@@ -74,15 +73,6 @@ def routes(exchange: Exchange) -> APIRouter:
         return Response(dumps(body), media_type=JSON, headers={"x-blurfleet-contract": snapshot.contract_hash})
 
     return router
-
-
-def _choice(request: Request, allowed: tuple[str, ...], default: str) -> str:
-    chosen = request.query_params.get("format", default)
-    if chosen not in allowed:
-        raise InvalidInput(
-            Reason.INVALID_REQUEST, f"format {chosen[:40]!r} is not one of {', '.join(allowed)}", where="format"
-        )
-    return chosen
 
 
 def _array(answer: Answer, matte: Matte) -> Response:
