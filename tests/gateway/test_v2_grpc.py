@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,7 +87,6 @@ def test_a_tensor_is_answered_by_the_served_engine(rig: Rig, v2: Any) -> None:
     assert rig.engines.asked == [rig.primary.engine]
 
 
-def test_a_withheld_matte_is_replaced_by_the_fallbacks(rig: Rig, v2: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "allowed"),
     [([], True), (["yes"], True), (["off"], False), (["no", "yes"], False), (["yes", "no"], False)],
@@ -108,6 +108,7 @@ def test_a_collapsed_matte_that_nobody_could_check_says_so(rig: Rig, v2: Any) ->
     assert answer.get_response().parameters["x-blurfleet-unchecked"].string_param == "CollapsedOutput"
 
 
+def test_a_withheld_matte_is_replaced_by_the_fallbacks(rig: Rig, v2: Any) -> None:
     rig.engines_behave("with NaN")
     answer = v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
     np.testing.assert_array_equal(answer.as_numpy("matte"), rig.matte("shifted")[None, None])
@@ -131,6 +132,26 @@ def test_engines_that_fail_are_told_apart(rig: Rig, v2: Any, behaviours: tuple[s
     assert refused.value.status() == code
 
 
+def test_memory_is_shared_with_the_user_whose_it_is(rig: Rig, v2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor, name = tensor_of(rig), f"test_v2_grpc_{os.getpid()}"
+    shared = memory.create_shared_memory_region(name, f"/{name}", tensor.nbytes)
+    try:
+        memory.set_shared_memory_region(shared, [tensor])
+        v2.register_system_shared_memory("r", f"/{name}", tensor.nbytes)
+        sent = triton.InferInput("image", list(tensor.shape), "FP32")
+        sent.set_shared_memory("r", tensor.nbytes)
+        headers = {"x-blurfleet-contract": contract_hash(contract_at(rig.size))}
+        v2.infer("bokeh", [sent], headers=headers)
+        np.testing.assert_array_equal(rig.engines.tensors[0], tensor)
+        monkeypatch.setattr(neighbours, "user_of", lambda *_: os.geteuid() + 1)
+        with pytest.raises(InferenceServerException, match="no region 'r' is registered"):
+            v2.infer("bokeh", [sent], headers=headers)
+        with pytest.raises(InferenceServerException, match="belongs to another user"):
+            v2.register_system_shared_memory("r", f"/{name}", tensor.nbytes)
+    finally:
+        memory.destroy_shared_memory_region(shared)
+
+
 def test_another_contract_is_refused_with_both_hashes(rig: Rig, serve_grpc: Serve) -> None:
     with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -146,6 +167,20 @@ def test_another_contract_is_refused_with_both_hashes(rig: Rig, serve_grpc: Serv
             assert trailing["x-blurfleet-reason"] == "ContractMismatch"
             assert trailing["x-blurfleet-expected"] == declared(rig)["x-blurfleet-contract"]
     assert rig.engines.asked == []
+
+
+def test_a_well_known_variation_of_the_contract_is_named_field_by_field(rig: Rig, serve_grpc: Serve) -> None:
+    declared_hash = contract_hash(contract_at(rig.size).model_copy(update={"color_order": "BGR"}))
+    with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelInferRequest(model_name="bokeh")
+        request.inputs.add(name="image", datatype="FP32", shape=[1])
+        request.raw_input_contents.append(b"1234")
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request, metadata=(("x-blurfleet-contract", declared_hash),))
+    trailing = dict(refused.value.trailing_metadata())
+    (found,) = json.loads(trailing["x-blurfleet-differences"])
+    assert found == {"field": "colorOrder", "served": "RGB", "declared": "BGR"}
 
 
 def test_a_streams_frames_come_back_in_order_and_a_bad_one_does_not_end_it(rig: Rig, v2: Any) -> None:

@@ -63,8 +63,7 @@ def problem(error: BlurfleetError) -> tuple[int, dict[str, str], bytes]:
     status = status_of(error)
     more: dict[str, Any] = {"where": error.where, "fix": error.fix}
     if isinstance(error, ContractMismatch):
-        differences = [{"field": d.field, "served": d.left, "declared": d.right} for d in error.differences or ()]
-        more |= {"expected": error.expected, "received": error.received, "differences": differences}
+        more |= {"expected": error.expected, "received": error.received, "differences": error.named()}
     if isinstance(error, OutsideProfile):
         more |= error.facts
     headers = {"retry-after": str(RETRY_AFTER_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}

@@ -39,6 +39,10 @@ class ContractMismatch(ContractRefused):
             fix="GET /v1/contract, prepare the tensor by it and send its hash",
         )
 
+    def named(self) -> list[dict[str, Any]]:
+        """Return the differences as clients read them: field, served, declared; empty where none is known."""
+        return [{"field": d.field, "served": d.left, "declared": d.right} for d in self.differences or ()]
+
 
 class OutsideProfile(ContractRefused):
     """A tensor whose height or width is none that the contract allows; `facts` name profile, axis and limits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -81,10 +82,18 @@ def status_of(error: BlurfleetError) -> tuple[grpc.StatusCode, str, tuple[tuple[
     more = {"x-blurfleet-reason": error.reason.value, "x-blurfleet-where": error.where, "x-blurfleet-fix": error.fix}
     if isinstance(error, ContractMismatch):
         more |= {"x-blurfleet-expected": error.expected, "x-blurfleet-received": error.received}
+        if error.differences:
+            more["x-blurfleet-differences"] = json.dumps(error.named(), separators=(",", ":"))
     if "retry-after" in headers:
         more["retry-after"] = headers["retry-after"]
     trailing = tuple((name, _ascii(value)) for name, value in more.items() if value)
     return code or grpc.StatusCode.INVALID_ARGUMENT, str(error), trailing
+
+
+def address_of(peer: str) -> tuple[str, int]:
+    """Return address and port in a peer such as `ipv4:127.0.0.1:5000`; empty and 0 for a Unix socket's."""
+    port = unquote(peer).rpartition(":")[2]
+    return host_of(peer), int(port) if port.isascii() and port.isdigit() else 0
 
 
 def host_of(peer: str) -> str:
