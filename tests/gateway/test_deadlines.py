@@ -100,6 +100,19 @@ def test_what_is_over_is_not_ended_again() -> None:
     assert ended == []
 
 
+def test_a_life_is_shortened_from_its_beginning_and_never_lengthened() -> None:
+    now = [10.0]
+    life = RequestLife(5.0, clock=lambda: now[0])
+    now[0] = 11.0
+    life.shorten(3.0)
+    assert life.left_s() == 2.0
+    life.shorten(4.0)
+    assert life.left_s() == 2.0
+    endless = RequestLife(clock=lambda: now[0])
+    endless.shorten(0.5)
+    assert endless.left_s() == 0.5
+
+
 def test_an_engine_is_given_no_more_than_the_client_has(rig: Rig, client: httpx.Client, photo: bytes) -> None:
     assert client.post("/v1/matte", content=photo, headers={HEADER: "400"}).status_code == 200
     assert 0 < rig.engines.timeouts[-1] <= 0.4

@@ -152,6 +152,17 @@ def test_memory_is_shared_with_the_user_whose_it_is(rig: Rig, v2: Any, monkeypat
         memory.destroy_shared_memory_region(shared)
 
 
+def test_tritonclients_timeout_bounds_the_request(rig: Rig, v2: Any) -> None:
+    v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig), timeout=700_000)
+    assert 0 < rig.engines.timeouts[-1] <= 0.7
+    with pytest.raises(InferenceServerException) as late:
+        v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig), timeout=1)
+    assert (late.value.status(), "DeadlineExceeded" in late.value.message()) == ("StatusCode.DEADLINE_EXCEEDED", True)
+    assert len(rig.engines.asked) == 1
+    v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
+    assert rig.engines.timeouts[-1] == 1.0
+
+
 def test_another_contract_is_refused_with_both_hashes(rig: Rig, serve_grpc: Serve) -> None:
     with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

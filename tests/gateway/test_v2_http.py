@@ -273,3 +273,17 @@ def test_a_region_larger_than_any_tensor_is_not_copied(rig: Rig) -> None:
     )  # fmt: skip
     with pytest.raises(ContractRefused, match="at most 12288"):
         tensor_of_sent(sent, contract_at(rig.size), regions, "a")
+
+
+def test_tritonclients_timeout_bounds_the_request(rig: Rig, v2: Any) -> None:
+    tensor = tensor_of(rig)
+    sent = [triton.InferInput("image", list(tensor.shape), "FP32").set_data_from_numpy(tensor)]
+    v2.infer("bokeh", sent, headers=declared(rig), timeout=700_000)
+    assert 0 < rig.engines.timeouts[-1] <= 0.7
+    with pytest.raises(InferenceServerException) as late:
+        v2.infer("bokeh", sent, headers=declared(rig), timeout=1)
+    assert (late.value.status(), "DeadlineExceeded" in late.value.message()) == ("504", True)
+    assert len(rig.engines.asked) == 1
+    for none in (None, 0, 60_000_000):
+        v2.infer("bokeh", sent, headers=declared(rig), timeout=none)
+        assert rig.engines.timeouts[-1] == 1.0

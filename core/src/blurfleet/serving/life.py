@@ -18,10 +18,16 @@ class RequestLife:
         """Begin now and last `seconds`; without them, for as long as the client stays."""
         self._clock = clock
         self._seconds = seconds
-        self._until = None if seconds is None else clock() + seconds
+        self._began = clock()
+        self._until = None if seconds is None else self._began + seconds
         self._lock = threading.Lock()
         self._gone = False
         self._watching: dict[object, Callable[[], object]] = {}
+
+    def shorten(self, seconds: float) -> None:
+        """Let it end `seconds` after it began, unless it ends earlier; who waits already waits as long as before."""
+        if self._seconds is None or seconds < self._seconds:
+            self._seconds, self._until = seconds, self._began + seconds
 
     def left_s(self) -> float | None:
         """Return the seconds left, 0 past the deadline, None where there is no deadline."""

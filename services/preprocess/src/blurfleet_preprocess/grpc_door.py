@@ -21,14 +21,16 @@ from blurfleet.errors import BlurfleetError, EngineError, InvalidInput, NodeErro
 from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
 from blurfleet_preprocess import v2_grpc
-from blurfleet_preprocess.access import ANYONE, is_local
+from blurfleet_preprocess.access import ANYONE
 from blurfleet_preprocess.counting import let_in
 from blurfleet_preprocess.exchange import Exchange, answer_headers, parameters_among
 from blurfleet_preprocess.grpc_places import MAX_STREAMS, OpenStreams, Slots
+from blurfleet_preprocess.neighbours import neighbour
 from blurfleet_preprocess.problems import status_of
 from blurfleet_preprocess.readiness import Readiness
-from blurfleet_preprocess.stages import Stages
+from blurfleet_preprocess.regions import Neighbour
 from blurfleet_preprocess.said_headers import joined
+from blurfleet_preprocess.stages import Stages
 from blurfleet_preprocess.streams import OpenStream
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 
@@ -61,6 +63,7 @@ class GrpcDoor:
         self._ready = ready
         self._door = Door(gateway=exchange.gateway, regions=exchange.regions)
         self._slots = Slots(workers, waiting)
+        self._port = 0
         self._streams = OpenStreams()
         self._log = structlog.get_logger("blurfleet.gateway")
         threads = workers + waiting + MAX_STREAMS
@@ -90,6 +93,7 @@ class GrpcDoor:
         except RuntimeError as error:
             fix = "set BLURFLEET_GATEWAY_GRPC_PORT to a free port"
             raise NodeError(Reason.PORT_IN_USE, "the address cannot be taken", where=address, fix=fix) from error
+        self._port = bound
         self._server.start()
         return bound
 
@@ -180,8 +184,7 @@ class GrpcDoor:
         started = time.perf_counter()
         with stages.timed("decode"):
             request = v2_grpc.read_request(message)
-        if request.region is not None or not isinstance(request.sent.data, bytes):
-            _require_local(context)
+        who = self._local(context, client) if request.shares else Neighbour(client=client, user=None)
         numbers = stream.numbers if stream is not None else None
         caller = self._exchange.caller(
             headers,
@@ -199,7 +202,7 @@ class GrpcDoor:
         queued = time.perf_counter()
         with self._slots.one(caller.life):
             stages.waited("queue", time.perf_counter() - queued)
-            answer = self._door.infer(caller, declared, message.model_name, message.model_version, request, client)
+            answer = self._door.infer(caller, declared, message.model_name, message.model_version, request, who)
         with stages.timed("encode"):
             said = answer_headers(answer)
             encoded = v2_grpc.response_of(answer, request, self._door.gateway.alias, parameters_among(said))
@@ -230,25 +233,27 @@ class GrpcDoor:
         said = model_config(message.name, self._door.snapshot(message.name, message.version))
         return json_format.ParseDict({"config": said}, pb.ModelConfigResponse())
 
+    def _local(self, context: Any, client: str) -> Neighbour:
+        host, port = v2_grpc.address_of(context.peer())
+        return neighbour(client, host, port, self._port)
+
     def _regions(self, message: Any, context: Any, client: str) -> Any:
-        _require_local(context)
         answer = pb.SystemSharedMemoryStatusResponse()
-        for region in self._door.regions.status(client, message.name):
+        for region in self._door.regions.status(self._local(context, client), message.name):
             found = answer.regions[region.name]
             found.name, found.key, found.offset = region.name, region.key, region.offset
             found.byte_size = region.byte_size
         return answer
 
     def _register(self, message: Any, context: Any, client: str) -> Any:
-        _require_local(context)
+        who = self._local(context, client)
         self._door.regions.register(
-            client, name=message.name, key=message.key, offset=message.offset, byte_size=message.byte_size
+            who, name=message.name, key=message.key, offset=message.offset, byte_size=message.byte_size
         )
         return pb.SystemSharedMemoryRegisterResponse()
 
     def _unregister(self, message: Any, context: Any, client: str) -> Any:
-        _require_local(context)
-        self._door.regions.unregister(client, message.name)
+        self._door.regions.unregister(self._local(context, client), message.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     def _said(self, error: Exception, name: str) -> BlurfleetError:

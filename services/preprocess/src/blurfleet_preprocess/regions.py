@@ -1,7 +1,7 @@
 """Shared memory that local clients register: opened by key, checked, read and written within its bounds.
 
 A client could make the gateway read or write what the client itself may not. So a key is a plain file of /dev/shm that
-belongs to the gateway's own user or is open to everybody, and never one of Triton's or the gateway's own.
+belongs to the client's user or is open to everybody, and never one of Triton's or the gateway's own.
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ from blurfleet.reasons import Reason
 
 FOLDER = Path("/dev/shm")
 MAX_REGIONS = 64
+MAX_OF_ONE = 16
+"""Regions of one client, so that no client takes all."""
 MAX_BYTES = 1 << 28
 _KEY = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _NAME = re.compile(r"[!-~]{1,128}", re.ASCII)
 _NOT_CLIENTS = ("triton_", "blurfleet", "sem.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """A client on this machine: the name it was let in by, and the user whose process asks, None where unknown."""
+
+    client: str
+    user: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +65,10 @@ class Regions:
     """The regions of all clients, each client's under names of its own. Safe for many threads."""
 
     folder: Path = FOLDER
-    _known: dict[tuple[str, str], Region] = field(default_factory=dict)
+    _known: dict[tuple[Neighbour, str], Region] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def register(self, who: str, *, name: str, key: str, offset: int, byte_size: int) -> None:
+    def register(self, who: Neighbour, *, name: str, key: str, offset: int, byte_size: int) -> None:
         """Open `key` for the client `who` as `name`.
 
         Raises InvalidInput: InvalidRequest for a bad name, key, bound or a name in use, Forbidden for what is not the
@@ -66,7 +76,7 @@ class Regions:
         """
         if not _NAME.fullmatch(name):
             raise _refused(f"{name[:40]!r} is no name of a region")
-        descriptor, writable = _opened(self.folder, key)
+        descriptor, writable = _opened(self.folder, key, who.user)
         try:
             size = os.fstat(descriptor).st_size
             if not (0 <= offset and 0 < byte_size <= MAX_BYTES and offset + byte_size <= size):
@@ -76,6 +86,8 @@ class Regions:
                     raise _refused(f"{name!r} is registered already", fix="unregister it first")
                 if len(self._known) >= MAX_REGIONS:
                     raise _refused(f"{MAX_REGIONS} regions are registered", fix="unregister those no longer used")
+                if [owner for owner, _ in self._known].count(who) >= MAX_OF_ONE:
+                    raise _refused(f"{MAX_OF_ONE} regions are this client's", fix="unregister those no longer used")
                 self._known[who, name] = Region(
                     name=name, key=key, offset=offset, byte_size=byte_size, descriptor=descriptor, writable=writable
                 )
@@ -83,14 +95,14 @@ class Regions:
             os.close(descriptor)
             raise
 
-    def unregister(self, who: str, name: str = "") -> None:
+    def unregister(self, who: Neighbour, name: str = "") -> None:
         """Close the client's region `name`, all of the client's without a name; an unknown one is no error."""
         with self._lock:
             keys = [k for k in self._known if k[0] == who and name in ("", k[1])]
             for key in keys:
                 os.close(self._known.pop(key).descriptor)
 
-    def status(self, who: str, name: str = "") -> list[Region]:
+    def status(self, who: Neighbour, name: str = "") -> list[Region]:
         """Return the client's region `name`, all of the client's without one. Raises UnknownName."""
         with self._lock:
             found = [r for (owner, n), r in self._known.items() if owner == who and name in ("", n)]
@@ -98,7 +110,7 @@ class Regions:
             raise _unknown(name)
         return found
 
-    def read(self, who: str, ref: RegionRef) -> memoryview:
+    def read(self, who: Neighbour, ref: RegionRef) -> memoryview:
         """Return a copy of the bytes: what is checked and what the engine gets stay the same bytes.
 
         Raises UnknownName, InvalidInput (outside the region, or the region has shrunk).
@@ -109,13 +121,13 @@ class Regions:
             raise _refused(f"region {ref.name!r} holds {len(data)} of {ref.byte_size} bytes")
         return memoryview(data)
 
-    def check(self, who: str, ref: RegionRef) -> None:
+    def check(self, who: Neighbour, ref: RegionRef) -> None:
         """Raise UnknownName or InvalidInput where `ref` cannot be written."""
         with self._lock:
             if not self._piece(who, ref).writable:
                 raise InvalidInput(Reason.FORBIDDEN, f"region {ref.name!r} is not writable", where="outputs")
 
-    def write(self, who: str, ref: RegionRef, matte: npt.NDArray[np.float32]) -> None:
+    def write(self, who: Neighbour, ref: RegionRef, matte: npt.NDArray[np.float32]) -> None:
         """Write the matte to the start of `ref`. Raises UnknownName, InvalidInput (too small, no longer there)."""
         data = matte.tobytes()
         if len(data) > ref.byte_size:
@@ -133,7 +145,7 @@ class Regions:
             self._known.clear()
 
     @contextlib.contextmanager
-    def _lent(self, who: str, ref: RegionRef) -> Iterator[tuple[Region, int]]:
+    def _lent(self, who: Neighbour, ref: RegionRef) -> Iterator[tuple[Region, int]]:
         """Yield the region and a descriptor of its own, which stays open when the client unregisters meanwhile."""
         with self._lock:
             region = self._piece(who, ref)
@@ -143,7 +155,7 @@ class Regions:
         finally:
             os.close(descriptor)
 
-    def _piece(self, who: str, ref: RegionRef) -> Region:
+    def _piece(self, who: Neighbour, ref: RegionRef) -> Region:
         region = self._known.get((who, ref.name))
         if region is None:
             raise _unknown(ref.name)
@@ -154,7 +166,7 @@ class Regions:
         return region
 
 
-def _opened(folder: Path, key: str) -> tuple[int, bool]:
+def _opened(folder: Path, key: str, user: int | None) -> tuple[int, bool]:
     """Return a descriptor of the key's file, and whether it may be written. Raises InvalidInput."""
     if not _KEY.fullmatch(key):
         raise _refused(f"{key[:40]!r} is no key: a slash and letters, digits, dots, dashes")
@@ -174,26 +186,26 @@ def _opened(folder: Path, key: str) -> tuple[int, bool]:
                 raise _refused(f"{key!r} cannot be opened: {error.strerror}") from error
             writable = flags == os.O_RDWR
             try:
-                return descriptor, _allowed(os.fstat(descriptor), key, writable=writable)
+                return descriptor, _allowed(os.fstat(descriptor), key, user, writable=writable)
             except BaseException:
                 os.close(descriptor)
                 raise
     raise InvalidInput(Reason.FORBIDDEN, f"{key!r} is not readable by the gateway", where="key")
 
 
-def _allowed(found: os.stat_result, key: str, *, writable: bool) -> bool:
-    """Return whether the file may be written for a client. Raises InvalidInput where it may not even be read."""
+def _allowed(found: os.stat_result, key: str, user: int | None, *, writable: bool) -> bool:
+    """Return whether the file may be written for `user`. Raises InvalidInput where it may not even be read."""
     if not stat.S_ISREG(found.st_mode):
         raise InvalidInput(Reason.FORBIDDEN, f"{key!r} is no shared memory", where="key")
-    ours = found.st_uid == os.geteuid()
-    if not ours and not found.st_mode & stat.S_IROTH:
+    own = found.st_uid == user
+    if not own and not found.st_mode & stat.S_IROTH:
         raise InvalidInput(
             Reason.FORBIDDEN,
             f"{key!r} belongs to another user who does not share it",
             where="key",
-            fix="run as the gateway's user, or make the region readable and writable for others",
+            fix="ask as the user whose region it is, or make it readable and writable for others",
         )
-    return writable and (ours or bool(found.st_mode & stat.S_IWOTH))
+    return writable and (own or bool(found.st_mode & stat.S_IWOTH))
 
 
 def _refused(message: str, fix: str = "") -> InvalidInput:

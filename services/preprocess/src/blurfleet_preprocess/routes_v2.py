@@ -10,10 +10,12 @@ from blurfleet.check import dumps
 from blurfleet.errors import InvalidInput, UnknownName
 from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
-from blurfleet_preprocess.access import ANYONE, is_local
+from blurfleet_preprocess.access import ANYONE
 from blurfleet_preprocess.dataplane import Caller
 from blurfleet_preprocess.exchange import JSON, Exchange, answer_headers, parameters_among
+from blurfleet_preprocess.neighbours import neighbour
 from blurfleet_preprocess.readiness import Readiness
+from blurfleet_preprocess.regions import Neighbour
 from blurfleet_preprocess.v2 import Door, model_config, model_metadata
 from blurfleet_preprocess.v2_http import RegisterBody, parsed, read_request, response_of
 
@@ -77,13 +79,14 @@ def _infer(router: APIRouter, exchange: Exchange, door: Door) -> None:
     @router.post(f"{_MODEL}/infer")
     @router.post(f"{_VERSION}/infer")
     async def infer(request: Request, model: str, version: str = "") -> Response:
-        headers, who = request.headers, client_of(request)
+        headers = request.headers
 
         def work(caller: Caller, body: bytes) -> Response:
             door.known(model)
             with caller.stages.timed("decode"):
                 asked = read_request(body, headers, exchange.max_body_bytes)
             declared = headers.get("x-blurfleet-contract", "").strip()
+            who = _local(request) if asked.shares else Neighbour(client=client_of(request), user=None)
             answer = door.infer(caller, declared, model, version, asked, who)
             with answer.stages.timed("encode"):
                 facts = parameters_among(answer_headers(answer))
@@ -120,10 +123,9 @@ def client_of(request: Request) -> str:
     return str(request.scope.get("blurfleet.client", ANYONE))
 
 
-def _local(request: Request) -> str:
-    if not is_local(request.client.host if request.client is not None else ""):
-        raise InvalidInput(Reason.FORBIDDEN, "shared memory is for clients on this machine", where="path")
-    return client_of(request)
+def _local(request: Request) -> Neighbour:
+    host, port = request.client or ("", 0)
+    return neighbour(client_of(request), host, port, (request.scope.get("server") or ("", 0))[1] or 0)
 
 
 def _json(value: Any) -> Response:

@@ -35,12 +35,16 @@ class SentTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class InferRequest:
-    """One inference as it was asked for. `region` is where the client wants the matte written, None to be sent it."""
+    """One inference as it was asked for. `region` is where the client wants the matte written, None to be sent it.
+
+    `timeout_us` are the microseconds from its arrival that it may take, 0 for as many as the gateway allows.
+    """
 
     id: str
     sent: SentTensor
     binary: bool = True
     region: RegionRef | None = None
+    timeout_us: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +78,13 @@ class Door:
     def infer(self, caller: Caller, declared: str, model: str, version: str, request: InferRequest, who: str) -> Answer:
         """Answer `request` of the client `who`; where it named a region, the matte is written there.
 
-        Raises UnknownName, ContractMismatch, ContractRefused, InvalidInput (a region), EngineError, NodeError.
+        Raises UnknownName, ContractMismatch, ContractRefused, InvalidInput (a region), RequestEnded, EngineError,
+        NodeError.
         """
         self.known(model)
+        if request.timeout_us > 0:
+            caller.life.shorten(request.timeout_us / 1e6)
+        caller.life.check()
 
         def admit(snapshot: Snapshot) -> Tensor:
             _of_version(snapshot, version)

@@ -57,6 +57,7 @@ def read_request(message: Any) -> InferRequest:
         id=message.id,
         sent=SentTensor(name=sent.name, datatype=sent.datatype, shape=tuple(sent.shape), data=_data(message)),
         region=_region(message.outputs[0]) if message.outputs else None,
+        timeout_us=message.parameters["timeout"].int64_param if "timeout" in message.parameters else 0,
     )
 
 

@@ -43,6 +43,7 @@ class _Parameters(_Lenient):
     shared_memory_region: str | None = None
     shared_memory_byte_size: _Bytes | None = None
     shared_memory_offset: _Bytes = 0
+    timeout: _Bytes = 0
 
     def region(self) -> RegionRef | None:
         if self.shared_memory_region is None:
@@ -104,6 +105,7 @@ def read_request(body: bytes, headers: Mapping[str, str], max_bytes: int) -> Inf
         sent=_sent(asked.inputs[0], memoryview(body)[split:]),
         binary=bool(binary),
         region=wish.region(),
+        timeout_us=asked.parameters.timeout,
     )
 
 
