@@ -14,7 +14,7 @@ from blurfleet.errors import ContractRefused, UnknownName
 from blurfleet.pixels import Tensor
 from blurfleet.reasons import Reason
 from blurfleet_preprocess.dataplane import Answer, Caller, Gateway, Snapshot
-from blurfleet_preprocess.regions import RegionRef, Regions
+from blurfleet_preprocess.regions import Neighbour, RegionRef, Regions
 from blurfleet_preprocess.tensors import admit_values
 
 INPUT, OUTPUT, DATATYPE = "image", "matte", "FP32"
@@ -46,6 +46,11 @@ class InferRequest:
     region: RegionRef | None = None
     timeout_us: int = 0
 
+    @property
+    def shares(self) -> bool:
+        """Tell whether tensor or matte lie in the client's memory."""
+        return self.region is not None or isinstance(self.sent.data, RegionRef)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Door:
@@ -75,8 +80,10 @@ class Door:
                 fix=f"ask the alias {self.gateway.alias!r}; engines are not called by their own names",
             )
 
-    def infer(self, caller: Caller, declared: str, model: str, version: str, request: InferRequest, who: str) -> Answer:
-        """Answer `request` of the client `who`; where it named a region, the matte is written there.
+    def infer(
+        self, caller: Caller, declared: str, model: str, version: str, request: InferRequest, who: Neighbour
+    ) -> Answer:
+        """Answer `request`; where it named a region, one of `who`, the matte is written there.
 
         Raises UnknownName, ContractMismatch, ContractRefused, InvalidInput (a region), RequestEnded, EngineError,
         NodeError.
@@ -98,7 +105,7 @@ class Door:
         return answer
 
 
-def tensor_of(sent: SentTensor, spec: ContractSpec, regions: Regions, who: str) -> Tensor:
+def tensor_of(sent: SentTensor, spec: ContractSpec, regions: Regions, who: Neighbour) -> Tensor:
     """Return the float32 tensor that was sent, if the contract allows it. Raises ContractRefused, InvalidInput."""
     if sent.name != INPUT:
         raise ContractRefused(Reason.WRONG_SHAPE, f"the input is {INPUT!r}, not {sent.name[:40]!r}", where="inputs")
