@@ -1,6 +1,7 @@
 """Frame streams over a real WebSocket: order, latest frame wins, refusals, endings."""
 
 import contextlib
+import hashlib
 import io
 import json
 import socket as socket_module
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -34,6 +36,7 @@ from blurfleet.serving.streaming import (
     text_of,
     unpacked,
 )
+from blurfleet_preprocess.access import Access, TokenFile
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.wire import WireLimits
 
@@ -360,6 +363,63 @@ def test_pages_of_other_sites_open_no_stream(client: httpx.Client) -> None:
             pass
         assert refused.value.response.status_code == 403
         assert json.loads(refused.value.response.body)["reason"] == "Forbidden"
+
+
+def test_sockets_without_a_hello_take_half_of_the_places_and_no_more(rig: Rig, serve: Serve, tmp_path: Path) -> None:
+    names = {"a": "one", "b": "two"}
+    tokens = tmp_path / "tokens"
+    hashes = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in names.items()}
+    tokens.write_text("".join(f"{name}: {hashed}\n" for name, hashed in hashes.items()))
+    with (
+        serve(rig, streams=StreamLimits(at_once=4), access=Access(TokenFile(tokens))) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        url = f"ws://{client.base_url.host}:{client.base_url.port}/v1/stream"
+
+        def socket_of(name: str) -> ClientConnection:
+            said = {"authorization": f"Bearer {names[name]}"}
+            return stack.enter_context(connect(url, proxy=None, additional_headers=said))
+
+        for _ in range(2):
+            arrived(socket_of("a"))
+        summary, code, reason = end_of(socket_of("a"))
+        assert (code, reason) == (1013, "Overloaded")
+        assert summary.problem is not None
+        assert summary.problem["detail"] == "2 streams of this client are open"
+        other = socket_of("b")
+        other.send(text_of(Hello()))
+        assert isinstance(heard(other), Ready)
+
+
+def test_sockets_keep_no_request_out_and_one_address_has_half_of_them(rig: Rig, serve: Serve) -> None:
+    with serve(rig, wire=WireLimits(connections=4, sockets=12)) as client, contextlib.ExitStack() as stack:
+        url = f"ws://{client.base_url.host}:{client.base_url.port}/v1/stream"
+        for _ in range(6):
+            arrived(stack.enter_context(connect(url, proxy=None)))
+        with pytest.raises(InvalidStatus) as refused, connect(url, proxy=None):
+            pass
+        assert refused.value.response.status_code == 503
+        assert json.loads(refused.value.response.body)["reason"] == "Overloaded"
+        assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "wrong"),
+    [
+        ({"sec-websocket-key": "short"}, "Sec-WebSocket-Key is not 16 bytes in base64"),
+        ({"sec-websocket-key": "*"}, "Sec-WebSocket-Key is not 16 bytes in base64"),
+        ({"sec-websocket-version": "8"}, "Sec-WebSocket-Version is not 13"),
+    ],
+    ids=str,
+)
+def test_a_wrong_handshake_is_a_problem(client: httpx.Client, headers: dict[str, str], wrong: str) -> None:
+    right = {
+        "connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+        "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }  # fmt: skip
+    answered = client.get("/v1/stream", headers=right | headers)
+    assert (answered.status_code, answered.headers["content-type"]) == (400, "application/problem+json")
+    assert (answered.json()["reason"], answered.json()["detail"]) == ("InvalidRequest", wrong)
 
 
 def test_a_websocket_elsewhere_is_a_problem(client: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""Room at the gRPC door: so many requests at once and waiting, so many open streams, and of one client fewer."""
+"""Room at the doors: so many requests at once and waiting, so many open streams, and of one client fewer."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ class Slots:
 
 
 class OpenStreams:
-    """How many streams are open, all and of one client: each holds a thread. Safe for many threads."""
+    """How many streams are open, all and of one client: over gRPC each holds a thread. Safe for many threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, all_: int = MAX_STREAMS, of_one: int = MAX_STREAMS_OF_ONE) -> None:
+        self._all = all_
+        self._of_one = of_one
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
 
@@ -66,8 +68,8 @@ class OpenStreams:
         """Count one more, and return its client. Raises Overloaded."""
         with self._lock:
             for count, limit, whose in (
-                (self._open[client], MAX_STREAMS_OF_ONE, "of this client "),
-                (self._open.total(), MAX_STREAMS, ""),
+                (self._open[client], self._of_one, "of this client "),
+                (self._open.total(), self._all, ""),
             ):
                 if count >= limit:
                     raise Overloaded(Reason.OVERLOADED, f"{count} streams {whose}are open", fix="close one")

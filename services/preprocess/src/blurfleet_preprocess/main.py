@@ -184,7 +184,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def _run(app: FastAPI, listener: socket.socket, way_in: Entrance, settings: GatewaySettings, stop: Stop) -> None:
     config = config_of(
         app,
-        WireLimits(connections=settings.max_connections, header_s=settings.header_timeout_s),
+        WireLimits(
+            connections=settings.max_connections, sockets=4 * settings.streams, header_s=settings.header_timeout_s
+        ),
         timeout_graceful_shutdown=_GRACE_S,
         ws_max_size=settings.stream_frame_bytes,
         ws_per_message_deflate=False,  # pictures are packed already, and a small message could unpack into a large one

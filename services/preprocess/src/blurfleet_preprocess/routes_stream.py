@@ -15,6 +15,7 @@ from blurfleet_preprocess.compositing.look import Look
 from blurfleet_preprocess.deadlines import HEADER as DEADLINE
 from blurfleet_preprocess.deadlines import life_of
 from blurfleet_preprocess.exchange import Exchange
+from blurfleet_preprocess.grpc_places import OpenStreams
 from blurfleet_preprocess.look_options import look_of
 from blurfleet_preprocess.problems import Overloaded
 from blurfleet_preprocess.said_headers import EVIDENCE, joined
@@ -30,6 +31,7 @@ from blurfleet_preprocess.stream_session import (
 )
 from blurfleet_preprocess.streams import OpenStream
 
+_HELLO_S = 10.0
 STREAM_PATH = "/v1/stream"
 _CARRIED = ("traceparent", "tracestate", EVIDENCE, DEADLINE)
 """Headers of the opening request that hold for every frame."""
@@ -40,19 +42,28 @@ def routes(exchange: Exchange, limits: StreamLimits | None = None) -> APIRouter:
     router, bounds, gauge = APIRouter(), limits or StreamLimits(), exchange.metrics.streams_open
     log = structlog.get_logger("blurfleet.gateway")
     open_now: set[str] = set()
+    places = OpenStreams(bounds.at_once, (bounds.at_once + 1) // 2)
 
     @router.websocket(STREAM_PATH)
     async def stream(socket: WebSocket) -> None:
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
         mine = exchange.streams.open()
         try:
-            if len(open_now) >= bounds.at_once:
-                raise Overloaded(Reason.OVERLOADED, f"{len(open_now)} streams are open", fix="try again in a moment")
+            counted = places.open(str(socket.scope.get("blurfleet.counted", "")))
+        except Overloaded as error:
+            await _turned_away(socket, mine, Ending(code=TRY_LATER, error=error), bounds)
+            return
+        try:
+            await served(socket, mine)
+        finally:
+            places.close(counted)
+
+    async def served(socket: WebSocket, mine: OpenStream) -> None:
+        try:
             life_of(socket.headers)  # a deadline that is none is refused once, not with every frame
             hello, look = await _greeted(socket, exchange, bounds)
         except BlurfleetError as error:
-            code = TRY_LATER if isinstance(error, Overloaded) else POLICY
-            await _turned_away(socket, mine, Ending(code=code, error=error), bounds)
+            await _turned_away(socket, mine, Ending(code=POLICY, error=error), bounds)
             return
         except WebSocketDisconnect:
             return
@@ -83,11 +94,12 @@ def routes(exchange: Exchange, limits: StreamLimits | None = None) -> APIRouter:
 
 async def _greeted(socket: WebSocket, exchange: Exchange, limits: StreamLimits) -> tuple[Hello, Look]:
     """Return the client's hello and the look it asks for. Raises InvalidInput, WebSocketDisconnect."""
+    within_s = min(limits.idle_s, _HELLO_S)
     try:
-        async with asyncio.timeout(limits.idle_s):
+        async with asyncio.timeout(within_s):
             received = await socket.receive()
     except TimeoutError:
-        raise InvalidInput(Reason.IDLE_TIMEOUT, f"no hello for {limits.idle_s:g} s", where="stream") from None
+        raise InvalidInput(Reason.IDLE_TIMEOUT, f"no hello for {within_s:g} s", where="stream") from None
     if received["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(received["code"])
     text = received.get("text")

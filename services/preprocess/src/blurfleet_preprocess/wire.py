@@ -6,6 +6,7 @@ uvicorn waits for ever for a first header, and for the rest of a body that was a
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -15,6 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blurfleet.reasons import Reason
 from blurfleet_preprocess import problems
+from blurfleet_preprocess.counting import address_of
+
+_KEY_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +26,13 @@ class WireLimits:
     """How many connections are held, seconds until a header must be whole, and to read on after an early answer.
 
     Beyond `connections` the one that has been idle for longest is closed; where none is idle, the new one is refused.
+    WebSockets are counted apart, `sockets` of them and half of those from one address, from upgrade to the last byte:
+    they never keep requests out.
     An answer may be taken at `min_rate` bytes a second, after `unread_s`: who takes it slower is cut off.
     """
 
     connections: int = 512
+    sockets: int = 128
     header_s: float = 10.0
     linger_s: float = 2.0
     unread_s: float = 30.0
@@ -44,8 +51,9 @@ class Wire(H11Protocol):
         self._idle_since = self.loop.time()
         self._heard = False
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            idle = [wire for wire in self._wires() if wire is not self and not wire.busy()]
+        wires = self._wires()
+        if len(wires) > self.limits.connections:
+            idle = [wire for wire in wires if wire is not self and not wire.busy()]
             if not idle:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, Reason.OVERLOADED, "no connection is free")
                 return
@@ -83,8 +91,16 @@ class Wire(H11Protocol):
             self._timer = self.loop.call_later(self.limits.linger_s, self.transport.close)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over."""
+        """Hand the connection over, if it asks for a WebSocket rightly and there is room for one more."""
         self._stop_watching()
+        if (wrong := _wrong_upgrade(event)) is not None:
+            self._answer(HTTPStatus.BAD_REQUEST, Reason.INVALID_REQUEST, wrong)
+            return
+        hosts = [_host(getattr(socket, "client", None)) for socket in self.connections if not isinstance(socket, Wire)]
+        mine = hosts.count(_host(self.client))
+        if len(hosts) >= self.limits.sockets or mine >= (self.limits.sockets + 1) // 2:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, Reason.OVERLOADED, "no WebSocket is free")
+            return
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
@@ -130,6 +146,24 @@ class Wire(H11Protocol):
             events: list[Any] = [h11.Response(status_code=status.value, headers=headers), h11.Data(data=body)]
             self.transport.write(b"".join(self.conn.send(event) or b"" for event in [*events, h11.EndOfMessage()]))
         self.transport.close()
+
+
+def _host(client: tuple[str, int] | None) -> str:
+    return address_of(client[0]) if client is not None else ""
+
+
+def _wrong_upgrade(event: h11.Request) -> str | None:
+    """Return what is wrong with an opening handshake (RFC 6455, 4.2.1), None if nothing is."""
+    headers = {bytes(name): bytes(value).strip() for name, value in event.headers}
+    if bytes(event.method) != b"GET":
+        return "a WebSocket is opened by GET"
+    if headers.get(b"sec-websocket-version") != b"13":
+        return "Sec-WebSocket-Version is not 13"
+    try:
+        key = base64.b64decode(headers.get(b"sec-websocket-key", b""), validate=True)
+    except ValueError:
+        key = b""
+    return None if len(key) == _KEY_BYTES else "Sec-WebSocket-Key is not 16 bytes in base64"
 
 
 def wire_of(limits: WireLimits) -> type[Wire]:
