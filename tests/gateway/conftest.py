@@ -31,7 +31,7 @@ from blurfleet_preprocess.limits import Limits
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
-from blurfleet_preprocess.room import Room
+from blurfleet_preprocess.room import Room, large_at_once
 from blurfleet_preprocess.server import Server, Stop, config_of
 from blurfleet_preprocess.stream_session import StreamLimits
 from blurfleet_preprocess.streams import Streams, Ticket
@@ -257,7 +257,7 @@ def serve() -> Callable[..., contextlib.AbstractContextManager[httpx.Client]]:
             workers=Workers(workers, waiting),
             max_body_bytes=max_body_bytes,
             bodies=Bodies(BodyLimits(held_bytes=held_body_bytes, grace_s=body_grace_s)),
-            room=Room(picture_bytes),
+            room=Room(picture_bytes, large=large_at_once(workers)),
             evidence=evidence,
             access=access or Access(),
             limits=limits or Limits(),

@@ -77,6 +77,52 @@ def test_pictures_wait_their_turn() -> None:
     assert (order, room.held) == (["large", "small"], 0)
 
 
+def test_a_small_picture_passes_large_ones_that_wait_and_finds_room_beside_them() -> None:
+    room = Room(64 * 13_000)
+    life = RequestLife()
+    with room.share(RequestLife()) as first, ThreadPoolExecutor(1) as pool:
+        first.take(header(50_000))
+
+        def wait() -> None:
+            with room.share(life) as share:
+                share.take(header(10_000))
+
+        waiting = pool.submit(wait)
+        assert came_true(lambda: len(room._waiting) == 1, DEADLINE_S), "650 and 130 of 832 would fill the reserve"
+        with room.share(RequestLife(DEADLINE_S)) as small:
+            small.take(header(1000))
+            assert (small.bytes, room.held, len(room._waiting)) == (13_000, 663_000, 1)
+        life.hang_up()
+        with pytest.raises(RequestEnded):
+            waiting.result(DEADLINE_S)
+    assert room.held == 0
+
+
+def test_large_pictures_cannot_take_every_worker(rig: Rig, serve: Serve, photo: bytes) -> None:
+    opened, held = threading.Event(), list[int]()
+
+    def first_is_held(_: object) -> Any:
+        held.append(1)
+        assert len(held) > 1 or opened.wait(DEADLINE_S)
+        return rig.matte("subject")[None, None]
+
+    rig.engines.behaviours[rig.primary.engine] = first_is_held
+    large = bytes(cv2.imencode(".png", np.zeros((600, 1000, 3), np.uint8))[1])
+    with serve(rig, workers=2, picture_bytes=12_000_000) as client, ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(lambda: client.post("/v1/matte", content=large).status_code)
+        assert came_true(lambda: held == [1], DEADLINE_S)
+        refused = client.post("/v1/matte", content=large)
+        assert (refused.status_code, refused.json()["reason"], refused.headers["retry-after"]) == (
+            503,
+            "Overloaded",
+            "1",
+        )
+        assert client.post("/v1/matte", content=photo).status_code == 200
+        opened.set()
+        assert under_way.result(DEADLINE_S) == 200
+        assert client.post("/v1/matte", content=large).status_code == 200
+
+
 def test_what_is_larger_than_the_room_is_refused(rig: Rig, serve: Serve, photo: bytes) -> None:
     with serve(rig, picture_bytes=24 * 40 * 13) as client:
         assert client.post("/v1/matte", content=photo).status_code == 200

@@ -31,7 +31,7 @@ from blurfleet_preprocess.memory import keep_freed_blocks
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.rest import build_app
-from blurfleet_preprocess.room import Room
+from blurfleet_preprocess.room import Room, large_at_once
 from blurfleet_preprocess.server import Server, Stop, config_of
 from blurfleet_preprocess.settings import GatewaySettings
 from blurfleet_preprocess.stream_session import StreamLimits
@@ -117,7 +117,7 @@ def application(
         limits=way_in.limits,
         tracing=tracing_to(settings, metrics),
         bodies=Bodies(BodyLimits(held_bytes=settings.held_body_bytes, grace_s=settings.body_grace_s)),
-        room=Room(settings.picture_bytes),
+        room=Room(settings.picture_bytes, large=large_at_once(settings.workers)),
         longest_s=settings.request_timeout_s,
         evidence=settings.evidence,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from blurfleet.errors import ContractRefused
 from blurfleet.imageheader import ImageHeader
 from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
+from blurfleet_preprocess.problems import Overloaded
 
 DEFAULT_BYTES = 2 << 30
 _BYTES_PER_PIXEL, _BYTES_PER_PIXEL_16 = 13, 28
@@ -25,13 +26,27 @@ def needed(header: ImageHeader) -> int:
     return header.width * header.height * per_pixel
 
 
-class Room:
-    """`limit` bytes for all pictures; one that needs more than that is refused. First come, first served."""
+_SMALL_SHARE, _RESERVE_SHARE = 64, 8
+"""Small is what needs at most a 64th of the room (2.5 million pixels by default); an eighth is kept free for those."""
 
-    def __init__(self, limit: int = DEFAULT_BYTES) -> None:
+
+def large_at_once(workers: int) -> int:
+    """Return how many of `workers` large pictures may hold, at work or waiting for room: a quarter is kept free."""
+    return max(1, workers - max(1, workers // 4))
+
+
+class Room:
+    """`limit` bytes for all pictures; one that needs more than that is refused.
+
+    Large ones wait in their order, each on a worker, so that at most `large` of them come in. Small ones pass them.
+    """
+
+    def __init__(self, limit: int = DEFAULT_BYTES, *, large: int = large_at_once(8)) -> None:
         self.limit = limit
+        self._large = large
+        self._shares: set[Share] = set()
         self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
+        self._waiting: deque[Share] = deque()
         self.held = 0
 
     @contextlib.contextmanager
@@ -44,26 +59,45 @@ class Room:
             self._give_back(share)
 
     def take(self, share: Share, count: int, life: RequestLife) -> None:
-        """Wait for `count` bytes. Raises RequestEnded."""
-        me = object()
-        with life.ending(self._look_again), self._changed:
-            self._waiting.append(me)
-            try:
-                self._changed.wait_for(lambda: life.over() or self._has(count, me), life.left_s())
-                life.check()
-                self.held += count
-                share.bytes += count
-            finally:
-                self._waiting.remove(me)
+        """Wait for `count` bytes. Raises RequestEnded, Overloaded."""
+        if self._is_small(count):
+            self._wait(share, count, life, self._small_fits)
+            return
+        with self._changed:
+            if len(self._shares) >= self._large:
+                message = f"{len(self._shares)} large pictures are under way"
+                raise Overloaded(Reason.OVERLOADED, message, where="image", fix="try again in a moment")
+            self._shares.add(share)
+            self._waiting.append(share)
+        try:
+            self._wait(share, count, life, lambda count: self._waiting[0] is share and self._large_fits(count))
+        finally:
+            with self._changed:
+                self._waiting.remove(share)
                 self._changed.notify_all()
 
-    def _has(self, count: int, me: object) -> bool:
-        return self._waiting[0] is me and self.held + count <= self.limit
+    def _wait(self, share: Share, count: int, life: RequestLife, fits: Callable[[int], bool]) -> None:
+        with life.ending(self._look_again), self._changed:
+            self._changed.wait_for(lambda: life.over() or fits(count), life.left_s())
+            life.check()
+            self.held += count
+            share.bytes += count
+
+    def _is_small(self, count: int) -> bool:
+        return count <= self.limit // _SMALL_SHARE
+
+    def _small_fits(self, count: int) -> bool:
+        return self.held + count <= self.limit
+
+    def _large_fits(self, count: int) -> bool:
+        alone = not any(other.bytes for other in self._shares)
+        return self.held + count <= (self.limit if alone else self.limit - self.limit // _RESERVE_SHARE)
 
     def _give_back(self, share: Share) -> None:
         with self._changed:
             self.held -= share.bytes
             share.bytes = 0
+            self._shares.discard(share)
             self._changed.notify_all()
 
     def _look_again(self) -> None:
@@ -86,7 +120,7 @@ class Share:
         self._more = bytes_per_pixel
 
     def take(self, header: ImageHeader) -> None:
-        """Wait until there is room for that picture. Raises ContractRefused ImageTooLarge, RequestEnded."""
+        """Wait until there is room for that picture. Raises ContractRefused ImageTooLarge, RequestEnded, Overloaded."""
         if self._room is None:
             return
         count = needed(header) + self._more * header.width * header.height
