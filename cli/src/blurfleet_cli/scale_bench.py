@@ -40,6 +40,7 @@ from blurfleet_cli.simulated_nodes import Script, report
 _THREADS = 8
 _LEASE_S = 30.0
 _POLL_S = 0.02
+_PATIENCE_S, _PATIENCE_A_NODE_S = 300.0, 0.3  # a promotion is about eight requests a node
 _TURN_S = 0.05
 _QUIET_S = 3.0
 _QUIET_REQUESTS = 12.0
@@ -239,7 +240,8 @@ class Bench:
 
         self._until(quiet, "at rest")
 
-    def _until(self, holds: Callable[[], bool], what: str, within_s: float = 600.0) -> None:
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        within_s = _PATIENCE_S + _PATIENCE_A_NODE_S * self.count
         if not came_true(holds, within_s, poll_s=_POLL_S):
             raise EngineTimeout(Reason.CHECK_FAILED, f"not {what} within {within_s:.0f} s", where=self.plane.url)
 
