@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.utils.shared_memory as memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -20,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from blurfleet.api.contract import contract_at
 from blurfleet.contract import contract_hash
 from blurfleet.pixels import to_tensor
-from blurfleet_preprocess import grpc_places, v2_grpc
+from blurfleet_preprocess import grpc_places, neighbours, v2_grpc
 from blurfleet_preprocess.access import Access, TokenFile
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.grpc_door import GrpcDoor
@@ -138,14 +140,13 @@ def test_memory_is_shared_with_the_user_whose_it_is(rig: Rig, v2: Any, monkeypat
     try:
         memory.set_shared_memory_region(shared, [tensor])
         v2.register_system_shared_memory("r", f"/{name}", tensor.nbytes)
-        sent = triton.InferInput("image", list(tensor.shape), "FP32")
-        sent.set_shared_memory("r", tensor.nbytes)
-        headers = {"x-blurfleet-contract": contract_hash(contract_at(rig.size))}
-        v2.infer("bokeh", [sent], headers=headers)
+        shared_input = triton.InferInput("image", list(tensor.shape), "FP32")
+        shared_input.set_shared_memory("r", tensor.nbytes)
+        v2.infer("bokeh", [shared_input], headers=declared(rig))
         np.testing.assert_array_equal(rig.engines.tensors[0], tensor)
         monkeypatch.setattr(neighbours, "user_of", lambda *_: os.geteuid() + 1)
         with pytest.raises(InferenceServerException, match="no region 'r' is registered"):
-            v2.infer("bokeh", [sent], headers=headers)
+            v2.infer("bokeh", [shared_input], headers=declared(rig))
         with pytest.raises(InferenceServerException, match="belongs to another user"):
             v2.register_system_shared_memory("r", f"/{name}", tensor.nbytes)
     finally:
