@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +24,9 @@ class Entrance:
     limits: Limits = field(default_factory=Limits)
     certificate: Certificate | None = None
 
-    def http_context_factory(self) -> Callable[..., ssl.SSLContext] | None:
-        """Return what makes uvicorn's TLS context, None for plain HTTP."""
-        certificate = self.certificate
-        return (lambda *_: certificate.for_http()) if certificate is not None else None
+    def http_context(self) -> ssl.SSLContext | None:
+        """Return what HTTP is encrypted with, None for plain."""
+        return self.certificate.for_http() if self.certificate is not None else None
 
     def grpc_credentials(self) -> Any:
         """Return what gRPC is encrypted with, None for plain."""

@@ -187,10 +187,10 @@ def _run(app: FastAPI, listener: socket.socket, way_in: Entrance, settings: Gate
         WireLimits(
             connections=settings.max_connections, sockets=4 * settings.streams, header_s=settings.header_timeout_s
         ),
+        way_in.http_context(),
         timeout_graceful_shutdown=_GRACE_S,
         ws_max_size=settings.stream_frame_bytes,
         ws_per_message_deflate=False,  # pictures are packed already, and a small message could unpack into a large one
-        ssl_context_factory=way_in.http_context_factory(),
     )
     # uvicorn raises the signal again once it has stopped cleanly; an orderly stop is not a death by signal.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from types import FrameType
@@ -10,16 +11,21 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from blurfleet_preprocess.wire import WireLimits, wire_of
+from blurfleet_preprocess.secure_wire import secure_wire_of
+from blurfleet_preprocess.wire import WireLimits
 
 _CLOSE = (b"connection", b"close")
 
 
-def config_of(app: ASGIApp, limits: WireLimits, **more: Any) -> uvicorn.Config:
-    """Return how `app` is served. A client is the connection's other end, whatever its headers say of proxies."""
+def config_of(app: ASGIApp, limits: WireLimits, tls: ssl.SSLContext | None = None, **more: Any) -> uvicorn.Config:
+    """Return how `app` is served, over TLS if given.
+
+    A client is the connection's other end, whatever its headers say of proxies.
+    """
     return uvicorn.Config(
         app,
-        http=wire_of(limits),
+        http=secure_wire_of(limits, tls),
+        loop="auto" if tls is None else "asyncio",  # uvloop loses what comes before a handshake is begun
         proxy_headers=False,
         log_config=None,
         access_log=False,

@@ -34,7 +34,7 @@ class Certificate:
             ) from error
 
     def for_http(self) -> ssl.SSLContext:
-        """Return a context for uvicorn that looks at the files at every handshake."""
+        """Return a context for HTTP that looks at the files at every handshake."""
         first = self._made()
 
         def at_handshake(connection: ssl.SSLObject, *_: Any) -> None:

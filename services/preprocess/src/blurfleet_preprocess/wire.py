@@ -51,14 +51,10 @@ class Wire(H11Protocol):
         self._idle_since = self.loop.time()
         self._heard = False
         super().connection_made(transport)
-        wires = self._wires()
-        if len(wires) > self.limits.connections:
-            idle = [wire for wire in wires if wire is not self and not wire.busy()]
-            if not idle:
-                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, Reason.OVERLOADED, "no connection is free")
-                return
-            min(idle, key=lambda wire: wire._idle_since).transport.abort()
-        self._watch()
+        if self.make_room():
+            self._watch()
+        else:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, Reason.OVERLOADED, "no connection is free")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
@@ -66,6 +62,18 @@ class Wire(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
         super().connection_lost(exc)
+
+    def make_room(self) -> bool:
+        """Close the longest idle connection where this is one too many; return false where all others are at work."""
+        wires = self._wires()
+        if len(wires) <= self.limits.connections:
+            return True
+        idle = [wire for wire in wires if wire is not self and not wire.busy()]
+        if idle:
+            longest = min(idle, key=lambda wire: wire._idle_since)
+            self.connections.discard(longest)  # now, for it hears of its end only later
+            longest.transport.abort()
+        return bool(idle)
 
     def busy(self) -> bool:
         """Tell whether a request is under way."""
