@@ -173,6 +173,9 @@ def test_a_tensor_by_another_contract_is_refused_with_both_hashes(rig: Rig, clie
     assert body["expected"] == contract_hash(contract_at(rig.size))
     assert body["received"] == other
     problem(client.post("/v1/tensor", content=b""), 412, "ContractMismatch")
+    for path in ("/v1/tensor", "/v2/models/bokeh/infer"):
+        for body in (b"no tensor", bytes(2 << 20)):
+            problem(client.post(path, content=body), 412, "ContractMismatch")
     assert rig.engines.asked == []
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -273,11 +274,34 @@ def test_a_message_beyond_the_limit_is_refused(rig: Rig, serve_grpc: Serve) -> N
         assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
 
 
+@pytest.mark.parametrize("stranger", ["no token", "no hash"])
+def test_who_may_not_ask_is_refused_before_the_message_is_read(
+    rig: Rig, serve_grpc: Serve, tmp_path: Path, stranger: str
+) -> None:
+    secret = "s" * 43
+    (tmp_path / "tokens").write_text(f"video: sha256:{hashlib.sha256(secret.encode()).hexdigest()}\n")
+    metadata = [("authorization", f"Bearer {secret}")] if stranger == "no hash" else list(declared(rig).items())
+    sent_one = threading.Event()
+
+    def never_sent() -> Iterator[bytes]:
+        sent_one.wait(20)
+        yield valid_message(rig)
+
+    with serve_grpc(rig, access=Access(TokenFile(tmp_path / "tokens"))) as address, grpc.insecure_channel(address) as c:
+        call = c.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+        try:
+            with pytest.raises(grpc.RpcError) as refused:
+                call(never_sent(), metadata=metadata, timeout=10)
+        finally:
+            sent_one.set()
+    assert refused.value.code().name == {"no token": "UNAUTHENTICATED", "no hash": "FAILED_PRECONDITION"}[stranger]
+
+
 def test_bytes_that_are_no_message_are_the_clients_fault(rig: Rig, serve_grpc: Serve) -> None:
     with serve_grpc(rig) as address, grpc.insecure_channel(address) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.RpcError) as refused:
-            call(b"\xff\xff\xff")
+            call(b"\xff\xff\xff", metadata=tuple(declared(rig).items()))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

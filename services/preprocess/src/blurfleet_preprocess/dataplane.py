@@ -187,6 +187,13 @@ class Gateway:
         """
         return self.ready_tensor(caller, declared, lambda snapshot: admit_tensor(body, snapshot.route.contract))
 
+    def check_declared(self, declared: str) -> None:
+        """Refuse a hash of another contract than the one served before a tensor is read. Raises ContractMismatch."""
+        snapshot = self.snapshot()
+        if declared != snapshot.contract_hash:
+            self._metrics.refusals.labels(Reason.CONTRACT_MISMATCH).inc()
+            raise ContractMismatch(snapshot.route.contract, declared)
+
     def ready_tensor(self, caller: Caller, declared: str, admit: Callable[[Snapshot], Tensor]) -> Answer:
         """Answer the tensor that `admit` makes of what was sent, under the snapshot the answer comes from.
 

@@ -119,17 +119,24 @@ class GrpcDoor:
         return handlers | {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream)}
 
     def _unary(self, name: str, kind: Any, work: Work) -> Any:
-        def handle(data: bytes, context: Any) -> bytes:
+        """Return the handler of one message, which is read last: who has no token or no hash costs no memory.
+
+        So the library is told of a stream of messages; to clients there is no difference.
+        """
+
+        def handle(requests: Iterator[bytes], context: Any) -> bytes:
             try:
                 with self._let_in(name, context) as client:
-                    message = v2_grpc.parsed(kind, data) if kind is not None else None
+                    if kind is pb.ModelInferRequest:
+                        self._door.gateway.check_declared(_declared(_metadata(context)))
+                    message = v2_grpc.parsed(kind, v2_grpc.only(requests)) if kind is not None else None
                     return bytes(work(message, context, client).SerializeToString())
             except Exception as error:  # the last place before the library, which would show the client a traceback
                 failed = self._said(error, name)
             self._abort(context, failed)
             raise AssertionError("abort raises")
 
-        return grpc.unary_unary_rpc_method_handler(handle)
+        return grpc.stream_unary_rpc_method_handler(handle)
 
     def _stream(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Answer a stream's frames in their order, each with its own error: one bad frame does not end the call."""
@@ -198,7 +205,7 @@ class GrpcDoor:
             stream.life = caller.life
         else:
             context.add_callback(caller.life.hang_up)
-        declared = headers.get("x-blurfleet-contract", "").strip()
+        declared = _declared(headers)
         queued = time.perf_counter()
         with self._slots.one(caller.life):
             stages.waited("queue", time.perf_counter() - queued)
@@ -268,6 +275,10 @@ class GrpcDoor:
         code, details, trailing = v2_grpc.status_of(error)
         context.set_trailing_metadata(trailing)
         context.abort(code, details)
+
+
+def _declared(headers: dict[str, str]) -> str:
+    return headers.get("x-blurfleet-contract", "").strip()
 
 
 def _metadata(context: Any) -> dict[str, str]:

@@ -55,6 +55,7 @@ def routes(exchange: Exchange) -> APIRouter:
     @router.post("/v1/tensor")
     async def tensor(request: Request) -> Response:
         declared = request.headers.get("x-blurfleet-contract", "").strip()
+        gateway.check_declared(declared)  # before the body is read
 
         def work(caller: Caller, body: bytes) -> Response:
             answer = gateway.tensor(caller, body, declared)

@@ -80,12 +80,13 @@ def _infer(router: APIRouter, exchange: Exchange, door: Door) -> None:
     @router.post(f"{_VERSION}/infer")
     async def infer(request: Request, model: str, version: str = "") -> Response:
         headers = request.headers
+        declared = headers.get("x-blurfleet-contract", "").strip()
+        door.known(model)
+        exchange.gateway.check_declared(declared)  # before the body is read
 
         def work(caller: Caller, body: bytes) -> Response:
-            door.known(model)
             with caller.stages.timed("decode"):
                 asked = read_request(body, headers, exchange.max_body_bytes)
-            declared = headers.get("x-blurfleet-contract", "").strip()
             who = _local(request) if asked.shares else Neighbour(client=client_of(request), user=None)
             answer = door.infer(caller, declared, model, version, asked, who)
             with answer.stages.timed("encode"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from blurfleet.errors import BlurfleetError, ContractRefused, EngineTimeout, InvalidInput
+from blurfleet.errors import BlurfleetError, ContractRefused, EngineTimeout, InvalidInput, RequestEnded
 from blurfleet.reasons import Reason
 from blurfleet_preprocess.dataplane import Answer
 from blurfleet_preprocess.problems import problem
@@ -34,6 +34,17 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+
+
+def only(requests: Iterator[bytes]) -> bytes:
+    """Return the message of a call that has one. Raises InvalidInput, RequestEnded ClientGone."""
+    try:
+        data = next(requests, None)
+    except grpc.RpcError as error:
+        raise RequestEnded(Reason.CLIENT_GONE, "whoever asked has hung up", where="message") from error
+    if data is None:
+        raise _malformed("the call has no message")
+    return data
 
 
 def parsed(kind: Any, data: bytes) -> Any:
