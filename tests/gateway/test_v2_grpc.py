@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tritonclient.utils import InferenceServerException
 from blurfleet.api.contract import contract_at
 from blurfleet.contract import contract_hash
 from blurfleet.pixels import to_tensor
-from blurfleet_preprocess import grpc_places, neighbours, v2_grpc
+from blurfleet_preprocess import grpc_door, neighbours, v2_grpc
 from blurfleet_preprocess.access import Access, TokenFile
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.grpc_door import GrpcDoor
@@ -360,11 +361,9 @@ def test_a_stream_needs_a_token_to_be_opened(rig: Rig, serve_grpc: Serve, tmp_pa
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_one_client_cannot_hold_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_places, "MAX_STREAMS", 5)
-    monkeypatch.setattr(grpc_places, "MAX_STREAMS_OF_ONE", 3)
-    streams = OpenStreams()
-    said = [outcome(lambda who=who: streams.open(who)) for who in "aaaabbb"]
+def test_one_client_cannot_hold_every_stream() -> None:
+    streams = OpenStreams(all_=5, of_one=3)
+    said = [outcome(partial(streams.open, who)) for who in "aaaabbb"]
     assert said == ["a", "a", "a", "3 streams of this client are open", "b", "b", "5 streams are open"]
     streams.close("a")
     assert [outcome(lambda: streams.open("b")), outcome(lambda: streams.open("a"))] == ["b", "5 streams are open"]
@@ -378,7 +377,7 @@ def outcome(work: Callable[[], str]) -> str:
 
 
 def test_a_closed_streams_place_is_free_again(rig: Rig, serve_grpc: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_places, "MAX_STREAMS_OF_ONE", 1)
+    monkeypatch.setattr(grpc_door, "OpenStreams", partial(OpenStreams, of_one=1))
     with serve_grpc(rig) as address, triton.InferenceServerClient(address) as client:
         for _ in range(4):
             answers: queue.Queue[Any] = queue.Queue()
