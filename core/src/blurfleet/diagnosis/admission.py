@@ -93,8 +93,8 @@ def judge_tensor(tensor: Tensor, spec: ContractSpec) -> InputVerdict:
             )
             return _refused(Reason.IMPOSSIBLE_INPUT, f"channel {channel} holds {seen}, pixels become {right}")
     sample = _sampled(planes)
-    seen = _levels_seen(sample, own)
-    if seen >= _LATTICE_DISTINCT:
+    levels = _levels_seen(sample, own)
+    if levels >= _LATTICE_DISTINCT:
         return InputVerdict(standing=Standing.PROVED)
     for way in wrong:
         if _levels_seen(sample, way) >= _LATTICE_DISTINCT:
@@ -102,7 +102,7 @@ def judge_tensor(tensor: Tensor, spec: ContractSpec) -> InputVerdict:
                 Reason.IMPOSSIBLE_INPUT, f"every value is a whole pixel level of another making: {way.name}"
             )
     verdict = _by_range(low, high, _confusable(spec))
-    flat = seen > 0 and verdict.standing is Standing.SUSPECT
+    flat = levels > 0 and verdict.standing is Standing.SUSPECT
     return InputVerdict(standing=Standing.UNPROVED) if flat else verdict
 
 
