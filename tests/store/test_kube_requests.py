@@ -82,7 +82,9 @@ def test_a_replaced_spec_keeps_what_a_newer_version_says_and_drops_what_is_no_lo
         status=NodeEngineStatus(),
     )
     asked = replacing(served, wished, "tests")
-    assert (asked.method, asked.path) == ("PUT", "/apis/blurfleet.dev/v1alpha1/nodeengines/node-0")
-    assert asked.body["metadata"] == {"name": "node-0", "resourceVersion": "7", "uid": "u"}
-    assert asked.body["spec"] == {"deviceClass": "jetson-orin", "later": {"depth": 1}}
-    assert "status" not in asked.body
+    assert (asked.method, asked.path) == ("PATCH", "/apis/blurfleet.dev/v1alpha1/nodeengines/node-0")
+    assert asked.body == [
+        {"op": "remove", "path": "/spec/quarantined"},
+        {"op": "remove", "path": "/spec/answerAfter"},
+        {"op": "add", "path": "/spec/deviceClass", "value": "jetson-orin"},
+    ], "what a newer version says is not touched"

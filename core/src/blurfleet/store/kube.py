@@ -19,7 +19,7 @@ from blurfleet.api.base import Model
 from blurfleet.api.kinds import KINDS, Resource, invalid
 from blurfleet.api.meta import ObjectMeta
 from blurfleet.api.nodeengine import NodeEngineStatus
-from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
+from blurfleet.errors import BlurfleetError, InvalidSpec, StoreConflict, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store import kuberequests as ask
 from blurfleet.store.kubeclient import KubeClient
@@ -119,7 +119,7 @@ class KubeStore:
             return resource
 
     def _replaced(self, resource: Resource) -> Resource | None:
-        """Write the spec over the copy's; None where that cannot be: no copy, other labels, or written meanwhile."""
+        """Write the spec over the copy's; None where that cannot be: no copy, other labels, or it is not as copied."""
         mirror = self._mirrors.get(resource.kind)
         if resource.kind not in _WRITTEN_BY_ONE or mirror is None:
             return None
@@ -128,8 +128,8 @@ class KubeStore:
             return None
         try:
             body = self._client.send(ask.replacing(served, resource, self._manager))
-        except StoreConflict:
-            return None
+        except (StoreConflict, InvalidSpec):
+            return None  # an apply says the same, and says what is wrong with it
         return self._wrote(resource.kind, body)
 
     def merge(self, ref: Ref, patch: dict[str, Any]) -> Resource:
