@@ -54,6 +54,33 @@ def test_what_libraries_say_is_a_line_like_our_own(capsys: pytest.CaptureFixture
     assert "a person's key" not in json.dumps(line)
 
 
+class _Stream:
+    """Keeps each write apart, as threads that take turns between two writes would."""
+
+    def __init__(self) -> None:
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_line_is_one_write_so_that_threads_do_not_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, stream = structlog.get_config(), _Stream()
+    monkeypatch.setattr("sys.stderr", stream)
+    try:
+        log_json(service="operator")
+        structlog.get_logger().info("pass")
+    finally:
+        structlog.configure(**before)
+    [line] = stream.writes
+    assert line.endswith("\n")
+    assert json.loads(line)["event"] == "pass"
+
+
 def test_every_line_of_a_gateway_names_the_model_and_its_network_as_served_now(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

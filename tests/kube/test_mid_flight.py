@@ -50,7 +50,8 @@ def test_a_newer_set_in_mid_flight_takes_over_and_the_one_before_it_goes_no_furt
         node.script.staging.add(fleet.digest("third-a100"))
     fleet.change(engineSet="third")
     fleet.until(lambda: candidate(fleet, canary) == "Staging", what="the newer set begins where the older one did")
-    assert (fleet.status().set, fleet.status().wave) == ("third", "canary")
+    begun = ("third", "canary")  # nodes are told before the rollout's status says so
+    fleet.until(lambda: (fleet.status().set, fleet.status().wave) == begun, what="the rollout says so")
     assert fleet.serving(other)[0] == "good"
     for node in started.values():
         node.script.staging.clear()
