@@ -27,11 +27,10 @@ from blurfleet.serving.streaming import SUBPROTOCOL, End, Summary, text_of
 MAX_ANSWER_BYTES = 128 << 20
 
 
-class Video:
-    """An open stream. One thread may send while another receives."""
+class _Open:
+    """What is known of a stream by its conversation, however its messages travel."""
 
-    def __init__(self, socket: ClientConnection, conversation: Conversation) -> None:
-        self._socket = socket
+    def __init__(self, conversation: Conversation) -> None:
         self._talk = conversation
 
     @property
@@ -43,6 +42,14 @@ class Video:
     def summary(self) -> Summary | None:
         """Return the gateway's summary, None until the stream has ended."""
         return self._talk.summary
+
+
+class Video(_Open):
+    """An open stream. One thread may send while another receives."""
+
+    def __init__(self, socket: ClientConnection, conversation: Conversation) -> None:
+        super().__init__(conversation)
+        self._socket = socket
 
     def greet(self, timeout_s: float) -> None:
         """Say hello and wait until the stream is open. Raises GatewayFailure where it is not."""
@@ -94,22 +101,12 @@ class Video:
             raise self._talk.broken(error) from error
 
 
-class AsyncVideo:
+class AsyncVideo(_Open):
     """An open stream. One task may send while another receives."""
 
     def __init__(self, socket: AsyncConnection, conversation: Conversation) -> None:
+        super().__init__(conversation)
         self._socket = socket
-        self._talk = conversation
-
-    @property
-    def name(self) -> str:
-        """Return the stream's name in frames, logs and evidence."""
-        return self._talk.ready.stream if self._talk.ready is not None else ""
-
-    @property
-    def summary(self) -> Summary | None:
-        """Return the gateway's summary, None until the stream has ended."""
-        return self._talk.summary
 
     async def greet(self, timeout_s: float) -> None:
         """Say hello and wait until the stream is open. Raises GatewayFailure where it is not."""
