@@ -17,13 +17,13 @@ from blurfleet_operator.decide.nodeplan import spread_answers
     ("nodes", "held", "wanted"),
     [
         pytest.param(2, 0.0, 0.0, id="few nodes answer at once"),
-        pytest.param(249, 0.0, 0.0, id="orders that take less than a second need no spread"),
-        pytest.param(250, 0.0, 1.0, id="from a second on they do"),
-        pytest.param(1000, 0.0, 4.0, id="a thousand orders take four seconds"),
-        pytest.param(5000, 0.0, 32.0, id="five thousand take twenty, a power of two holds them"),
-        pytest.param(249, 1.0, 1.0, id="one node less changes nothing"),
-        pytest.param(62, 1.0, 0.0, id="a quarter of the nodes does"),
-        pytest.param(1001, 4.0, 8.0, id="a spread that is too short grows"),
+        pytest.param(159, 0.0, 0.0, id="orders that take less than a second need no spread"),
+        pytest.param(160, 0.0, 1.0, id="from a second on they do"),
+        pytest.param(1000, 0.0, 8.0, id="a thousand orders take six seconds, a power of two holds them"),
+        pytest.param(5000, 0.0, 32.0, id="five thousand take half a minute"),
+        pytest.param(159, 1.0, 1.0, id="one node less changes nothing"),
+        pytest.param(40, 1.0, 0.0, id="a quarter of the nodes does"),
+        pytest.param(1281, 8.0, 16.0, id="a spread that is too short grows"),
     ],
 )
 def test_the_spread_follows_the_time_that_orders_take(nodes: int, held: float, wanted: float) -> None:
@@ -41,7 +41,7 @@ def test_a_node_is_told_its_spread_once_and_a_small_class_none() -> None:
     spec = NodeEngineSpec(device_class="a100")
     assert spread_answers(spec, 100) is spec
     large = spread_answers(spec, 1000)
-    assert large.answer_after == "4s"
+    assert large.answer_after == "8s"
     assert spread_answers(large, 990) is large
     assert spread_answers(large, 10).answer_after is None
 

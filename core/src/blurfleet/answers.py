@@ -10,7 +10,7 @@ import math
 
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus
 
-ORDER_S = 0.004
+ORDER_S = 1 / 160
 """What an order costs the API server and the operator together, in seconds (docs/figures.md: 2 cores)."""
 _LEAST_S = 1.0
 _BAD_NEWS = frozenset({"GoldenFailed", "Refused", "Failed"})
