@@ -130,6 +130,41 @@ def test_an_event_said_again_after_a_restart_is_counted(plane: ControlPlane, spa
     assert [(i["reason"], i["count"]) for i in items] == [("Accepted", 2)]
 
 
+def test_a_transition_said_by_one_that_was_killed_is_not_said_again_and_one_of_the_same_words_is_counted(
+    plane: ControlPlane, space: str, api: KubeApi
+) -> None:
+    ref = Ref(kind="QualityPolicy", name="strict", namespace=space)
+    path = f"/api/v1/namespaces/{space}/events"
+    for transition, counts in (("a", (1, 1)), ("a", (1, 1)), ("b", (2, 2)), ("b", (2, 2))):
+        with KubeStore(KubeClient(Access(kubeconfig=plane.kubeconfig)), manager="m") as one:
+            for _ in range(2):
+                for reason in (Reason.PAUSED, Reason.PROMOTED):
+                    at = 1_800_000_000.0
+                    one.record(Event(involved=ref, reason=reason, message="m", at=at, transition=transition))
+            items = api.call("GET", path)["items"]
+            assert {i["reason"]: i["count"] for i in items} == dict(zip(("Paused", "Promoted"), counts, strict=True))
+            assert {e.transition for e in one.events(ref)} == {transition}
+
+
+def test_an_event_that_the_server_forgot_is_made_anew_and_one_without_a_place_is_owed_no_longer(
+    store: KubeStore, space: str, api: KubeApi
+) -> None:
+    ref = Ref(kind="QualityPolicy", name="strict", namespace=space)
+    path = f"/api/v1/namespaces/{space}/events"
+    first = Event(involved=ref, reason=Reason.ACCEPTED, message="fine", at=1_800_000_000.0)
+    other = Event(involved=ref, reason=Reason.PAUSED, message="held", at=1_800_000_001.0)
+    for event in (first, other):
+        store.record(event)
+    for item in api.call("GET", path)["items"]:  # as after an hour
+        api.call("DELETE", f"{path}/{item['metadata']['name']}")
+    store.record(first)
+    assert [(i["reason"], i["count"]) for i in api.call("GET", path)["items"]] == [("Accepted", 1)]
+    nowhere = Ref(kind="QualityPolicy", name="strict", namespace=f"{space}-gone")
+    with pytest.raises(StoreError, match="not found"):
+        store.record(Event(involved=nowhere, reason=Reason.ACCEPTED, message="fine", at=1_800_000_000.0))
+    store.settle_events()
+
+
 def test_watch_names_the_kind_that_changed_and_is_woken_by_it(store: KubeStore, space: str) -> None:
     stop, seen, first = threading.Event(), [], threading.Event()
 

@@ -1,11 +1,13 @@
 """One pass: read the store, decide about every object, write only what differs.
 
 Quarantines are written before nodes are told anything and nodes before the rollout's status: a pass that dies half-way
-leaves what the next one completes.
+leaves what the next one completes. What is decided is said before it is written as well: until the status holds it the
+next pass decides it again, of the same status, and is not heard twice.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ from blurfleet.api.meta import ObjectMeta
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
 from blurfleet.errors import BlurfleetError
-from blurfleet.identity import digest12
+from blurfleet.identity import digest12, digest_bytes
 from blurfleet.reasons import Reason
 from blurfleet.store.port import Event, Ref, Store
 from blurfleet_operator.decide import housekeeping, kstatus, verdicts
@@ -84,7 +86,7 @@ class _Writer:
         ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
         self.attempt(lambda: self._store.delete(ref), str(ref))
 
-    def say(self, ref: Ref, reason: Reason, message: str, *, warning: bool) -> None:
+    def say(self, ref: Ref, reason: Reason, message: str, *, warning: bool, transition: str = "") -> None:
         event = Event(
             involved=ref,
             reason=reason,
@@ -92,6 +94,7 @@ class _Writer:
             type="Warning" if warning else "Normal",
             at=self._now,
             source=SOURCE,
+            transition=transition,
         )
         # What is said allows no next step, and what was said before is not said again: no reason for another pass.
         self.attempt(lambda: self._store.record(event), str(ref), changes=False)
@@ -211,21 +214,28 @@ def _write_nodes(
 def _write_rollouts(
     world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer
 ) -> tuple[Reverted, ...]:
-    """Write status and events; return what went back. A status that was refused is decided, and counted, again."""
+    """Write events, then status; return what went back. A status that was refused is decided, and counted, again."""
     resources = {(r.meta.namespace, r.meta.name): r for r in world.of("EngineRollout")}
     reverted: list[Reverted] = []
     for rollout, decision in decided:
         resource = resources[(rollout.namespace, rollout.name)]
+        ref = Ref(kind="EngineRollout", name=rollout.name, namespace=rollout.namespace)
+        before = _state(resource) if decision.events else ""
+        for said in decision.events:
+            writer.say(ref, said.reason, said.message, warning=said.type == "Warning", transition=before)
         written = writer.status(resource, decision.status)
         reverted += [
             Reverted(device_class=s.reverted, model=rollout.spec.model, reason=s.reason)
             for s in decision.events
             if written and s.reverted
         ]
-        ref = Ref(kind="EngineRollout", name=rollout.name, namespace=rollout.namespace)
-        for said in decision.events:
-            writer.say(ref, said.reason, said.message, warning=said.type == "Warning")
     return tuple(reverted)
+
+
+def _state(resource: Resource) -> str:
+    """Return what names the state that a transition leaves: the object and its status, of which alone it is decided."""
+    status = json.dumps([resource.meta.uid, resource.status.sparse()], sort_keys=True)
+    return digest12(digest_bytes(status.encode()))
 
 
 def _write_verdicts(world: World, writer: _Writer, limit: int) -> None:
@@ -250,8 +260,8 @@ def _keep_house(world: World, quarantines: tuple[QuarantineSpec, ...], writer: _
     for resource in world.of("EngineQuarantine"):
         assert isinstance(resource.spec, QuarantineSpec)
         if housekeeping.expired(resource.spec, world.now):
+            ref, words = Ref(kind=resource.kind, name=resource.meta.name), f"expired at {resource.spec.expiry}"
+            writer.say(ref, Reason.QUARANTINE_EXPIRED, words, warning=False, transition=resource.meta.uid)
             writer.delete(resource)
-            ref = Ref(kind=resource.kind, name=resource.meta.name)
-            writer.say(ref, Reason.QUARANTINE_EXPIRED, f"expired at {resource.spec.expiry}", warning=False)
         else:
             writer.status(resource, housekeeping.quarantine_status(resource, world.of("EngineSet"), world.now))

@@ -22,9 +22,12 @@ class EventLog:
         self._lock = lock
 
     def add(self, event: Event) -> None:
-        """Append `event`, unless the newest event about its object says the same. Raises OSError."""
+        """Append `event`, unless the newest of its object says the same or its transition was said. Raises OSError."""
         with self._lock():
-            last = next((e for e in reversed(self._lines()) if e.involved == event.involved), None)
+            said = [e for e in self._lines() if e.involved == event.involved]
+            if any(event.repeats(e) for e in said):
+                return
+            last = said[-1] if said else None
             if last is not None and (last.reason, last.message) == (event.reason, event.message):
                 return
             with self._path.open("ab") as handle:
@@ -56,6 +59,7 @@ def _line(event: Event) -> bytes:
         "type": event.type,
         "at": event.at,
         "source": event.source,
+        "transition": event.transition,
     }
     return json.dumps(body).encode() + b"\n"
 
@@ -71,6 +75,7 @@ def _event(line: bytes) -> Event | None:
             type=body["type"],
             at=float(body["at"]),
             source=body["source"],
+            transition=body.get("transition", ""),
         )
     except (ValueError, KeyError, TypeError):
         return None

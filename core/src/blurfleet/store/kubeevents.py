@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -20,8 +21,29 @@ _OWED = 1000
 _SAID_AGAIN_S = 1800.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """An event on the server: how often it was said, when last by this process (its clock), of which transition."""
+
+    count: int
+    at: float = -1e12
+    transition: str
+
+    def is_of(self, event: Event) -> bool:
+        """Tell whether the event was last said of this very transition."""
+        return bool(event.transition) and self.transition == event.transition
+
+
+def _made(body: Mapping[str, Any]) -> _Made:
+    annotations = body["metadata"].get("annotations") or {}
+    return _Made(count=int(body.get("count") or 1), transition=str(annotations.get(ask.TRANSITION, "")))
+
+
 class EventScribe:
-    """Writes events as one component. What was said last about an object is not said again for half an hour."""
+    """Writes events as one component.
+
+    What was said last about an object is not said again for half an hour, and a transition never, whoever said it.
+    """
 
     def __init__(self, client: KubeClient, component: str, clock: Callable[[], float]) -> None:
         self._client = client
@@ -29,43 +51,63 @@ class EventScribe:
         self._clock = clock
         self._lock = threading.Lock()
         self._last: OrderedDict[Ref, str] = OrderedDict()
-        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._made: OrderedDict[str, _Made] = OrderedDict()
         self._owed: deque[tuple[Event, str]] = deque(maxlen=_OWED)
 
     def record(self, event: Event, uid: str) -> None:
         """Make the event, or count it where it was made. Raises StoreError; see `settle`."""
         try:
             self._record(event, uid)
-        except StoreError:
-            self._owed.append((event, uid))
+        except StoreError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                self._owed.append((event, uid))
             raise
 
     def settle(self) -> None:
-        """Say again, in order, what could not be said before. Raises StoreError at the first that still cannot."""
+        """Say again, in order, what could not be said before. Raises StoreError at the first that still cannot.
+
+        What has no place any more, as its namespace is gone, is owed no longer.
+        """
         while self._owed:
-            self._record(*self._owed[0])
+            try:
+                self._record(*self._owed[0])
+            except StoreError as error:
+                if error.reason is not Reason.NOT_FOUND:
+                    raise
             self._owed.popleft()
 
     def _record(self, event: Event, uid: str) -> None:
         name = ask.event_name(event, uid)
         now = self._clock()
         with self._lock:
-            count, at = self._counts.get(name, (0, -1e12))
-            if self._last.get(event.involved) == name and now - at < _SAID_AGAIN_S:
-                return
-        component = event.source or self._component
-        try:
-            if count == 0:
-                self._client.send(ask.recording(event, uid, component))
-            else:
-                self._client.send(ask.repeating(event, uid, count + 1))
-        except StoreConflict:
-            # Made by this component before it was restarted: the time moves on, the count begins anew.
-            count = 1
-            self._client.send(ask.repeating(event, uid, count + 1))
+            made = self._made.get(name)
+            again = made is not None and self._last.get(event.involved) == name and now - made.at < _SAID_AGAIN_S
+        if again or (made is not None and made.is_of(event)):
+            return
+        count = self._count(event, uid, made) if made is not None else self._make(event, uid)
         with self._lock:
-            _put(self._counts, name, (count + 1, now))
+            _put(self._made, name, _Made(count=count, at=now, transition=event.transition))
             _put(self._last, event.involved, name)
+
+    def _make(self, event: Event, uid: str) -> int:
+        """Make the event and return how often it was said; one made before this process began is looked at first."""
+        try:
+            self._client.send(ask.recording(event, uid, event.source or self._component))
+        except StoreConflict:
+            made = _made(self._client.send(ask.looking_up(event, uid)))
+            return made.count if made.is_of(event) else self._count(event, uid, made)
+        return 1
+
+    def _count(self, event: Event, uid: str, made: _Made) -> int:
+        """Count the event once more and return how often it was said; the server forgets events, then it is new."""
+        try:
+            self._client.send(ask.repeating(event, uid, made.count + 1))
+        except StoreError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            self._client.send(ask.recording(event, uid, event.source or self._component))
+            return 1
+        return made.count + 1
 
 
 def _put(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -89,6 +131,7 @@ def event_of(body: Mapping[str, Any]) -> Event | None:
             type="Warning" if body.get("type") == "Warning" else "Normal",
             at=datetime.fromisoformat(said).timestamp(),
             source=str((body.get("source") or {}).get("component", "")),
+            transition=str(annotations.get(ask.TRANSITION, "")),
         )
     except (KeyError, ValueError, TypeError):
         return None

@@ -16,6 +16,7 @@ APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 EXACT_TIME = "blurfleet.dev/at"
+TRANSITION = "blurfleet.dev/transition"
 _PAGE = 500
 _WATCH_S = 300
 
@@ -183,7 +184,7 @@ def recording(event: Event, uid: str, component: str) -> Request:
         "metadata": {
             "name": event_name(event, uid),
             "namespace": ref.namespace or "default",
-            "annotations": {EXACT_TIME: at},
+            "annotations": {EXACT_TIME: at, TRANSITION: event.transition},
         },
         "involvedObject": involved,
         "reason": event.reason.value,
@@ -201,8 +202,14 @@ def recording(event: Event, uid: str, component: str) -> Request:
 def repeating(event: Event, uid: str, count: int) -> Request:
     """Return the request that counts the same event once more."""
     whole_second = timestamp(event.at).split(".")[0] + "Z"
-    body = {"count": count, "lastTimestamp": whole_second}
+    annotations = {TRANSITION: event.transition}
+    body = {"count": count, "lastTimestamp": whole_second, "metadata": {"annotations": annotations}}
     return Request(method="PATCH", path=event_path(event, event_name(event, uid)), body=body, content=MERGE)
+
+
+def looking_up(event: Event, uid: str) -> Request:
+    """Return the request for the event as it was made: a patch of nothing, as the roles let nobody read events."""
+    return Request(method="PATCH", path=event_path(event, event_name(event, uid)), body={}, content=MERGE)
 
 
 def events_of(ref: Ref | None) -> Collection:

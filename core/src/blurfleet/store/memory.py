@@ -91,8 +91,10 @@ class MemoryStore:
             return existed
 
     def record(self, event: Event) -> None:
-        """Keep an event, unless the newest about its object says the same."""
+        """Keep an event, unless the newest about its object says the same or its transition was said."""
         with self._changed:
+            if any(event.repeats(e) for e in self._events):
+                return
             last = next((e for e in reversed(self._events) if e.involved == event.involved), None)
             if last is None or (last.reason, last.message) != (event.reason, event.message):
                 self._events.append(event)

@@ -28,7 +28,11 @@ class Ref:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One transition, said once: what happened to which object, why, and when (seconds since the epoch)."""
+    """One transition, said once: what happened to which object, why, and when (seconds since the epoch).
+
+    `transition` tells apart transitions of the same words, and is the same however often one of them is said: who was
+    killed before noting that it spoke says it again, and that is no second event. Empty where nothing tells them apart.
+    """
 
     involved: Ref
     reason: Reason
@@ -36,6 +40,12 @@ class Event:
     type: EventType = "Normal"
     at: float
     source: str = ""
+    transition: str = ""
+
+    def repeats(self, said: Event) -> bool:
+        """Tell whether `said` was about this very transition."""
+        mine, theirs = (self.involved, self.reason, self.message), (said.involved, said.reason, said.message)
+        return bool(self.transition) and self.transition == said.transition and mine == theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +81,7 @@ class Store(Protocol):
         """Delete the object; tell whether it existed."""
 
     def record(self, event: Event) -> None:
-        """Keep an event; repeats of (object, reason, message) are counted, not repeated."""
+        """Keep an event; repeats of (object, reason, message) are counted, not repeated; a transition is said once."""
 
     def events(self, ref: Ref | None = None) -> list[Event]:
         """Return the kept events in order of time, of one object or all."""

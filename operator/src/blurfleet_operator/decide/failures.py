@@ -32,6 +32,7 @@ JUDGED = frozenset(
 _ENDED = ("Failed", "Refused")
 _CAMEL = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 _KEPT_TRIPS = 100
+_GOLDEN = "golden frames failed on"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +81,13 @@ class ClassFailure:
             digest=self.digest,
             reason=cause,
             device_class=self.device_class,
-            by=f"EngineRollout/{rollout}"[:253],
+            by=_author(rollout),
             note=self.message[:2048],
         )
+
+
+def _author(rollout: str) -> str:
+    return f"EngineRollout/{rollout}"[:253]
 
 
 def failed_in_shadow(candidate: CandidateStatus) -> bool:
@@ -191,7 +196,7 @@ def golden_failure(scene: Scene, device_class: str) -> ClassFailure | None:
         if candidate is None or candidate.phase != "GoldenFailed":
             continue
         if candidate.oracle_passed:
-            message = f"golden frames failed on {node.name}, whose oracle passes: {_words(candidate)}"
+            message = f"{_GOLDEN} {node.name}, whose oracle passes: {_words(candidate)}"
             return ClassFailure(
                 device_class=device_class,
                 reason=Reason.GOLDEN_FAILED,
@@ -201,7 +206,7 @@ def golden_failure(scene: Scene, device_class: str) -> ClassFailure | None:
             )
         if candidate.oracle_passed is False and _healthy_elsewhere(scene, node):
             message = (
-                f"golden frames failed on {node.name} for the engine and for its set's FP32, while the known-good "
+                f"{_GOLDEN} {node.name} for the engine and for its set's FP32, while the known-good "
                 f"FP32 passes there: weights or export of {scene.set_name} are bad"
             )
             return ClassFailure(device_class=device_class, reason=Reason.GOLDEN_FAILED, message=message)
@@ -236,11 +241,18 @@ def _words(candidate: CandidateStatus) -> str:
 
 
 def quarantined_since(
-    quarantines: Iterable[QuarantineSpec], device_class: str, given: frozenset[str]
+    quarantines: Iterable[QuarantineSpec], device_class: str, given: frozenset[str], rollout: str
 ) -> ClassFailure | None:
-    """Return the class's failure where somebody quarantined what the running attempt gives it."""
+    """Return the class's failure where somebody quarantined what the running attempt of `rollout` gives it.
+
+    A tombstone of the rollout itself is what is left of a pass that died: the failure is then the one it was made for,
+    in the same words, though nodes may show no more of it.
+    """
     for q in quarantines:
         if q.digest in given and q.device_class in (None, device_class):
+            if q.by == _author(rollout) and q.note:
+                reason = Reason.GOLDEN_FAILED if q.note.startswith(_GOLDEN) else Reason.CLASS_REVERTED
+                return ClassFailure(device_class=device_class, reason=reason, message=q.note)
             message = f"{q.digest} was quarantined on {q.device_class or 'every class'}: {q.reason}"
             return ClassFailure(device_class=device_class, reason=Reason.QUARANTINED, message=message)
     return None
@@ -258,7 +270,7 @@ def class_failures(
     for device_class in sorted({n.device_class for n in scene.nodes} - set(already)):
         given = scene.digests.get(device_class, frozenset())
         failure = (
-            quarantined_since(quarantines, device_class, given)
+            quarantined_since(quarantines, device_class, given, scene.rollout)
             or correlated(scene, notes, rule, device_class)
             or golden_failure(scene, device_class)
         )

@@ -156,6 +156,7 @@ class Outbox:
             type=waiting.type,
             at=waiting.at,
             source=SOURCE,
+            transition=f"{waiting.at:.6f}",
         )
         try:
             self._store.record(event)
