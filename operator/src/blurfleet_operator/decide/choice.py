@@ -36,6 +36,12 @@ def fits(variant: Variant, device_class: str, facts: NodeFacts) -> bool:
     )
 
 
+def kind_of(node: NodeView) -> tuple[str, int, str, str]:
+    """Return all of `node` that `fits` looks at: nodes of one kind get the same engines of a set."""
+    facts = node.status.facts
+    return node.device_class, facts.sm, facts.platform, facts.runtime_version
+
+
 def variants_for(engine_set: EngineSetSpec, node: NodeView, refused: frozenset[str] = frozenset()) -> list[Variant]:
     """Return the variants that `node` may run, best first: reduced precision in the set's order, then FP32."""
     usable = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from blurfleet.api.capabilities import Capability, lacking
 from blurfleet.api.nodeengine import CandidateStatus
@@ -37,10 +38,17 @@ class Standing:
 
     def serves(self, node: NodeView) -> bool:
         """Tell whether clients of `node` are answered by the engine it is to serve, as far as is known now."""
-        digest = self.wanted.get(node.name, "")
-        return bool(digest) and node.reachable(self.scene.now) and node.serving_digest(self.scene.model) == digest
+        return node.name in self._serving
 
-    @property
+    @cached_property
+    def _serving(self) -> frozenset[str]:
+        def serves(node: NodeView) -> bool:
+            digest = self.wanted.get(node.name, "")
+            return bool(digest) and node.reachable(self.scene.now) and node.serving_digest(self.scene.model) == digest
+
+        return frozenset(n.name for n in self.reached if serves(n))
+
+    @cached_property
     def waiting(self) -> list[NodeView]:
         """Return the reached nodes that do not serve it yet."""
         return [n for n in self.reached if not self.serves(n)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from blurfleet.answers import spread_s
 from blurfleet.api.base import seconds
@@ -42,6 +44,20 @@ class Plan:
         """Return the model's name."""
         return self.obs.rollout.spec.model
 
+    @cached_property
+    def drained(self) -> frozenset[str]:
+        """Return the names of the drained nodes."""
+        return frozenset(self.status.drained)
+
+    @cached_property
+    def sound(self) -> Mapping[str, frozenset[str]]:
+        """Return the names of the nodes of each class that answer clients and are not suspect."""
+        found: dict[str, set[str]] = {}
+        for node in self.obs.nodes:
+            if _sound(self, node):
+                found.setdefault(node.device_class, set()).add(node.name)
+        return {device_class: frozenset(names) for device_class, names in found.items()}
+
     def refused(self, node: NodeView) -> frozenset[str]:
         """Return the digests quarantined for the node."""
         return quarantined_digests(self.obs.quarantines, node.device_class) | frozenset(node.spec.quarantined)
@@ -67,8 +83,8 @@ def yields(plan: Plan, node: NodeView) -> bool:
     The last one stays: its pictures are still screened, and none at all is an outage on a suspicion. Once drained, a
     node stays so through a new attempt or a rollback until its standby passes golden frames again.
     """
-    suspect = node.name in plan.status.drained or _still_fails(plan, node)
-    return suspect and any(_sound(plan, n) for n in plan.obs.nodes if _alike(n, node))
+    suspect = node.name in plan.drained or _still_fails(plan, node)
+    return suspect and bool(plan.sound.get(node.device_class, frozenset()) - {node.name})
 
 
 def _still_fails(plan: Plan, node: NodeView) -> bool:
@@ -78,12 +94,8 @@ def _still_fails(plan: Plan, node: NodeView) -> bool:
     )
 
 
-def _alike(one: NodeView, other: NodeView) -> bool:
-    return one.name != other.name and one.device_class == other.device_class
-
-
 def _sound(plan: Plan, node: NodeView) -> bool:
-    suspect = node.name in plan.status.drained or _still_fails(plan, node)
+    suspect = node.name in plan.drained or _still_fails(plan, node)
     return not suspect and node.reachable(plan.now) and bool(node.serving_digest(plan.model))
 
 

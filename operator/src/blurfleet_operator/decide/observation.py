@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 from blurfleet.api.contract import ContractSpec
@@ -65,8 +66,15 @@ class NodeView:
             return False
         if self.heard is not None:
             return self.heard
-        beat = instant(self.status.heartbeat)
-        return beat is not None and now - beat <= HEARTBEAT_LIMIT_S
+        return self._beat is not None and now - self._beat <= HEARTBEAT_LIMIT_S
+
+    @cached_property
+    def _beat(self) -> float | None:
+        return instant(self.status.heartbeat)
+
+    @cached_property
+    def _observed(self) -> Mapping[str, ModelStatus]:
+        return {m.name: m for m in self.status.models}
 
     def wanted(self, model: str) -> NodeModel | None:
         """Return what the node is told about `model`."""
@@ -74,7 +82,7 @@ class NodeView:
 
     def observed(self, model: str) -> ModelStatus | None:
         """Return what the node says about `model`."""
-        return next((m for m in self.status.models if m.name == model), None)
+        return self._observed.get(model)
 
     def candidate(self, model: str, digest: str, attempt: str) -> CandidateStatus | None:
         """Return the candidate's status, only when it is about this digest and attempt."""

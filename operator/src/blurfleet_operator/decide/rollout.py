@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from blurfleet.api.base import seconds
 from blurfleet.api.capabilities import needed
@@ -37,17 +38,22 @@ class Step:
     events: tuple[Said, ...] = ()
     quarantines: tuple[QuarantineSpec, ...] = ()
 
-    @property
+    @cached_property
     def fit(self) -> tuple[NodeView, ...]:
         """Return the selected nodes without the drained ones: those that waves are made of."""
-        return tuple(n for n in self.selected if n.name not in self.status.drained)
+        return tuple(n for n in self.selected if n.name not in self.drained)
 
-    @property
+    @cached_property
+    def drained(self) -> frozenset[str]:
+        """Return the names of the drained nodes."""
+        return frozenset(self.status.drained)
+
+    @cached_property
     def reached(self) -> tuple[NodeView, ...]:
         """Return the nodes the attempt has come to."""
         spec = self.obs.rollout.spec
         index = len(spec.waves) - 1 if self.status.outcome == "Promoted" else self.status.wave_index
-        names = waves.reached(spec.waves, index, self.fit)
+        names = frozenset(waves.reached(spec.waves, index, self.fit))
         return tuple(n for n in self.selected if n.name in names)
 
     @property
@@ -78,18 +84,22 @@ class Step:
     def standing(self) -> holds.Standing:
         """Return where the reached nodes stand."""
         scene = self.scene()
-        wanted = {}
+        wanted: dict[str, str] = {}
+        of_kind: dict[object, str] = {}
         for node in self.reached:
-            bad = choice.quarantined_digests(self.obs.quarantines, node.device_class)
-            engine = choice.best(self.obs.sets, self.status.set, node, bad)
-            wanted[node.name] = engine.digest if engine else ""
+            kind = choice.kind_of(node)
+            if kind not in of_kind:
+                bad = choice.quarantined_digests(self.obs.quarantines, node.device_class)
+                engine = choice.best(self.obs.sets, self.status.set, node, bad)
+                of_kind[kind] = engine.digest if engine else ""
+            wanted[node.name] = of_kind[kind]
         return holds.Standing(
             scene=scene,
             reached=self.reached,
             wanted=wanted,
             tripped=failures.tripped_nodes(scene, self.status.trips),
             paused=self.obs.rollout.spec.paused,
-            drained=tuple(n for n in self.selected if n.name in self.status.drained),
+            drained=tuple(n for n in self.selected if n.name in self.drained),
             known_good=attempt.quick_classes(self.status, self.obs.rollout.spec.rollback_window, self.now),
             strangers=self.strangers,
             unreadable=self.unreadable,
@@ -200,8 +210,9 @@ def _fail(step: Step) -> Step:
 def _drain(step: Step, scene: failures.Scene) -> Step:
     """Take suspect nodes out of the waves; one that passes again, or in a new attempt, comes back by itself."""
     names = tuple(sorted(n.name for n in failures.suspects(scene)))
+    before = step.drained
     for name in names:
-        if name not in step.status.drained:
+        if name not in before:
             words = f"{name} is drained: engine and oracle both fail golden frames there; no engine is blamed"
             step = _with(step, say=Said(reason=Reason.NODE_SUSPECT, message=words, type="Warning"))
     return _with(step, drained=names)
