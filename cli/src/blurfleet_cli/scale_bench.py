@@ -38,6 +38,7 @@ from blurfleet_cli.ports import free_ports
 from blurfleet_cli.simulated_nodes import Script, report
 
 _THREADS = 8
+_BEATERS = 4
 _LEASE_S = 30.0
 _POLL_S = 0.02
 _PATIENCE_S, _PATIENCE_A_NODE_S = 300.0, 0.3  # a promotion is about eight requests a node
@@ -124,17 +125,23 @@ class SimulatedNodes:
 
     def _beat(self) -> None:
         due: dict[str, float] = {}
-        while not self._stop.wait(0.2):
-            now = time.time()
-            for name in list(self._known):
-                if now < due.get(name, 0.0) or self._stop.is_set():
-                    continue
-                # Spread from the first beat on, as nodes that start at different times are.
-                due[name] = now + _LEASE_S * (1.0 if name in due else (hash(name) % 1000) / 1000)
-                try:
-                    self.store.beat(name, NAMESPACE, now, every_s=_LEASE_S)
-                except BlurfleetError:
-                    due[name] = now + 1.0
+        with ThreadPoolExecutor(_BEATERS) as pool:
+            while not self._stop.wait(0.2):
+                now = time.time()
+                late = [name for name in list(self._known) if now >= due.get(name, 0.0)]
+                for name, beaten in zip(late, pool.map(self._beaten, late), strict=True):
+                    # Spread from the first beat on, as nodes that start at different times are.
+                    spread = 1.0 if name in due else (hash(name) % 1000) / 1000
+                    due[name] = now + (_LEASE_S * spread if beaten else 1.0)
+
+    def _beaten(self, name: str) -> bool:
+        if self._stop.is_set():
+            return False
+        try:
+            self.store.beat(name, NAMESPACE, time.time(), every_s=_LEASE_S)
+        except BlurfleetError:
+            return False
+        return True
 
 
 class Bench:
@@ -154,8 +161,9 @@ class Bench:
             registered = self._register()
             self._promote("good", "fp32")
             spread = self._promote("bad", "mixed")
-            rest = self._rest()
+            self._settle()
             reverted = self._revert()
+            rest = self._rest()
             memory = self.operator.memory_info().rss / 2**20
             return {
                 "nodes": self.count,

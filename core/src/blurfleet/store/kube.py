@@ -34,6 +34,7 @@ M = TypeVar("M", bound=Model)
 _WRITTEN_BY_ONE = frozenset({"NodeEngine"})
 _HEARTBEAT_S = 1.0
 _SYNC_S = 30.0
+_REMEMBERED = 20_000
 
 
 class KubeStore:
@@ -58,6 +59,7 @@ class KubeStore:
         self._node = node
         self._once = frozenset(once)
         self._lease_space = ""
+        self._beaten: dict[str, tuple[Resource, str, Resource]] = {}
         self._scribe = EventScribe(client, manager, clock)
         self._mirrors: dict[str, Mirror] = {}
         self._reflectors: dict[str, Reflector] = {}
@@ -326,7 +328,14 @@ class KubeStore:
         # Both are RFC 3339 in UTC with at least milliseconds, so text compares as time.
         if renewed[:23] <= resource.status.heartbeat[:23]:
             return resource
-        return resource.with_status(resource.status.model_copy(update={"heartbeat": renewed}))
+        # Asked for many times between two beats: an object is parsed once a version, so the same one needs no new copy.
+        held = self._beaten.get(resource.meta.name)
+        if held is None or held[0] is not resource or held[1] != renewed:
+            if len(self._beaten) > _REMEMBERED:
+                self._beaten.clear()  # of nodes that are gone
+            heard = resource.with_status(resource.status.model_copy(update={"heartbeat": renewed}))
+            held = self._beaten[resource.meta.name] = (resource, renewed, heard)
+        return held[2]
 
     def _uid(self, ref: Ref) -> str:
         mirror = self._mirrors.get(ref.kind)

@@ -332,6 +332,8 @@ def scrubbed(entry: NodeModel, bad: frozenset[str]) -> NodeModel:
 
 def scrub_spec(spec: NodeEngineSpec, bad: frozenset[str]) -> NodeEngineSpec:
     """Return the node's spec with `bad` listed as quarantined and in no entry."""
+    if not bad and not spec.quarantined:
+        return spec
     return spec.model_copy(
         update={"quarantined": tuple(sorted(bad)), "models": tuple(scrubbed(m, bad) for m in spec.models)}
     )
