@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fleet_objects import Fleet
+from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNode
 
 from blurfleet.api.meta import timestamp
@@ -100,6 +101,22 @@ def test_it_says_that_nothing_is_known_and_no_word_more(fleet: Fleet, node: Any,
     assert (after.connected, after.armed, after.fallback) == ("Unknown", "Unknown", "Unknown")
     assert after.models[0].serving == node.status.models[0].serving
     assert (after.facts, after.active) == (node.status.facts, node.status.active)
+
+
+def test_of_a_node_that_becomes_another_it_says_so_before_the_next_agent_comes(
+    fleet: Fleet, node: Any, operator: OperatorProcess
+) -> None:
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.meta.name}}
+    labels = {"nvidia.com/gpu.product": "Orin", "nvidia.com/gpu.compute.major": "8"}
+    fleet.api.merge(fleet.api.path(body), {"metadata": {"labels": labels}})
+    fleet.until(lambda: found(fleet).spec.device_class == "jetson-orin", what="it is another")
+    after = found(fleet).status
+    assert {(c.type, c.status, c.reason) for c in after.models[0].conditions} == {
+        ("Ready", "Unknown", "ClassChanged"),
+        ("Armed", "Unknown", "ClassChanged"),
+    }
+    assert (after.armed, after.fallback, after.connected) == ("Unknown", "Unknown", "Yes")
+    assert after.models[0].serving == node.status.models[0].serving
 
 
 def test_it_doubts_nothing_that_was_written_since_it_looked(fleet: Fleet, node: Any, as_operator: KubeStore) -> None:

@@ -59,7 +59,9 @@ def test_a_broken_node_is_drained_while_another_answers_and_comes_back_once_its_
     assert "drained" not in told(other)
     assert fleet.quarantines() == {}
     says(broken, "Golden", passes=False)
-    until(lambda: fleet.condition("bokeh", "NodesHealthy")[0] == "True", what="tried again")
+    until(lambda: fleet.status().drained == (), what="tried again")
     assert told(broken)["drained"] is True
+    assert fleet.condition("bokeh", "NodesHealthy") == ("False", "NodeSuspect")
     says(broken, "Golden", passes=True)
     until(lambda: "drained" not in told(broken), what="takes clients again")
+    until(lambda: fleet.condition("bokeh", "NodesHealthy")[0] == "True", what="healthy again")

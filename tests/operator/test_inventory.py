@@ -56,6 +56,7 @@ def test_another_class_is_told_nothing_and_other_labels_keep_the_models() -> Non
     (moved,) = register([node(ORIN)], [old], DEFAULT_CLASSES)
     assert moved.resource.spec == NodeEngineSpec(device_class="jetson-orin")
     (relabelled,) = register([node({**A100, "zone": "b"})], [old], DEFAULT_CLASSES)
+    assert (moved.moved, relabelled.moved) == (old, None)
     assert relabelled.resource.spec == told
     assert relabelled.resource.meta.labels["zone"] == "b"
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulated_fleet import NOW
 
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, ObjectMeta, timestamp
 from blurfleet.api.nodeengine import ModelStatus, NodeEngineSpec, NodeEngineStatus
 from blurfleet.reasons import Reason
-from blurfleet_operator.decide.silence import doubted
+from blurfleet_operator.decide.silence import doubted, unproven
 
 
 def node(age: float | None, connected: str = "Yes") -> Resource:
@@ -42,3 +44,21 @@ def test_a_silent_node_has_no_condition_left_that_claims_anything_and_nothing_el
         **{f"/status/conditions/0/{name}": value for name, value in said.items()},
         **{f"/status/models/0/conditions/0/{name}": value for name, value in said.items()},
     }
+
+
+def test_a_node_that_becomes_another_claims_nothing_for_its_models_and_keeps_what_holds_of_itself() -> None:
+    said = {
+        "status": "Unknown",
+        "reason": "ClassChanged",
+        "message": "draining: class a100 became jetson-orin; nothing is proven there yet",
+        "lastTransitionTime": timestamp(NOW),
+    }
+    assert unproven(node(5.0), "jetson-orin", NOW) == {
+        **{f"/status/{name}": "Unknown" for name in ("armed", "fallback")},
+        **{f"/status/models/0/conditions/0/{name}": value for name, value in said.items()},
+    }
+
+
+def test_a_node_that_said_nothing_yet_has_nothing_to_take_back() -> None:
+    fresh = replace(node(5.0), status=NodeEngineStatus())
+    assert unproven(fresh, "jetson-orin", NOW) == {}

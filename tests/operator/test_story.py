@@ -216,8 +216,10 @@ def test_a_drained_node_gets_its_clients_back_once_its_standby_passes_and_no_soo
     fleet.tick(10)
     assert fleet.status().outcome == "Aborted"
     assert sends_clients_away(fleet) == {"orin-0"}
+    assert fleet.said("NodesHealthy") == ("False", "NodeSuspect")
     fleet.script = Script()
     fleet.until(lambda: sends_clients_away(fleet) == set())
+    assert fleet.said("NodesHealthy") == ("True", "Serving")
 
 
 def test_a_suspect_node_keeps_its_clients_where_no_other_of_its_class_answers(fleet: Fleet) -> None:

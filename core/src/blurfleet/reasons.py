@@ -63,6 +63,7 @@ class Reason(StrEnum):
     SERVING = "Serving"
     NOTHING_DESIRED = "NothingDesired"
     STALE_HEARTBEAT = "StaleHeartbeat"
+    CLASS_CHANGED = "ClassChanged"
     INSUFFICIENT_MEMORY = "InsufficientMemory"
     INSUFFICIENT_STORAGE = "InsufficientStorage"
     EVIDENCE_UNWRITTEN = "EvidenceUnwritten"

@@ -18,10 +18,14 @@ COPIED = "blurfleet.dev/node-labels"
 
 @dataclass(frozen=True, kw_only=True)
 class Registered:
-    """A NodeEngine to write, and why: it is new, its class changed, or only what is copied from the Node did."""
+    """A NodeEngine to write, and why: it is new, its class changed, or only what is copied from the Node did.
+
+    `moved` is the object as it was, where its class changed: what it says of its models no longer holds.
+    """
 
     resource: Resource
     why: str
+    moved: Resource | None = None
 
 
 def class_of(labels: Mapping[str, str], rules: Iterable[ClassRule]) -> str | None:
@@ -68,25 +72,32 @@ def _copied(labels: Mapping[str, str]) -> dict[str, str]:
     return {COPIED: ",".join(sorted(labels))}
 
 
+def _owner(meta: Mapping[str, Any]) -> Owner:
+    return Owner(api_version="v1", kind="Node", name=meta["name"], uid=meta["uid"])
+
+
 def _registered(node: Mapping[str, Any], old: Resource | None, rules: tuple[ClassRule, ...]) -> Registered | None:
     meta = node["metadata"]
     labels = dict(meta.get("labels") or {})
     device_class = class_of(labels, rules)
     if device_class is None or meta.get("deletionTimestamp"):
         return None
-    owner = Owner(api_version="v1", kind="Node", name=meta["name"], uid=meta["uid"])
     if old is None:
-        fresh = ObjectMeta(name=meta["name"], labels=labels, annotations=_copied(labels), owner_references=(owner,))
+        owners = (_owner(meta),)
+        fresh = ObjectMeta(name=meta["name"], labels=labels, annotations=_copied(labels), owner_references=owners)
         spec = NodeEngineSpec(device_class=device_class)
         made = Resource(kind="NodeEngine", meta=fresh, spec=spec, status=NodeEngineStatus())
         return Registered(resource=made, why="new")
     assert isinstance(old.spec, NodeEngineSpec)
     moved = old.spec.device_class != device_class
-    kept = old.meta.model_copy(update={"labels": labels, "annotations": _copied(labels), "owner_references": (owner,)})
-    mine = owned(old.meta)
-    same = (mine.labels, mine.annotations) == (kept.labels, kept.annotations)
-    if not moved and same and owner in (old.meta.owner_references or ()):
+    # Looked at at every turn for every node of the fleet, so nothing is built to compare.
+    copied = old.meta.annotations.get(COPIED) == _copied(labels)[COPIED]
+    same = copied and all(old.meta.labels.get(key) == value for key, value in labels.items())
+    if not moved and same and any(o.uid == meta["uid"] for o in old.meta.owner_references or ()):
         return None
+    kept = old.meta.model_copy(
+        update={"labels": labels, "annotations": _copied(labels), "owner_references": (_owner(meta),)}
+    )
     spec = NodeEngineSpec(device_class=device_class) if moved else old.spec
     why = f"class {old.spec.device_class} became {device_class}: drained" if moved else "the Node changed"
-    return Registered(resource=replace(old, meta=kept, spec=spec), why=why)
+    return Registered(resource=replace(old, meta=kept, spec=spec), why=why, moved=old if moved else None)

@@ -16,12 +16,13 @@ from typing import Any
 import structlog
 
 from blurfleet.api.kinds import Resource
+from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.port import Ref
 from blurfleet_operator.decide.hearing import Hearing, hear
-from blurfleet_operator.decide.silence import doubted
+from blurfleet_operator.decide.silence import doubted, unproven
 from blurfleet_operator.decide.standing import Standing
 from blurfleet_operator.inventory import register
 from blurfleet_operator.metrics import LoopMetrics
@@ -194,12 +195,25 @@ class Loop:
         unreadable = {b.ref.name for b in self._store.broken("NodeEngine")}
         for found in register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes, unreadable):
             try:
+                if found.moved is not None:
+                    self._unprove(found.moved, found.resource)
                 self._store.apply(found.resource)
             except BlurfleetError as error:
                 self._metrics.failures.inc()
                 _log.warning("node not registered", node=found.resource.meta.name, error=str(error))
                 continue
             _log.info("node registered", node=found.resource.meta.name, why=found.why)
+
+    def _unprove(self, old: Resource, new: Resource) -> None:
+        """Let a node that becomes another claim nothing any more; before it is told so, lest that be forgotten."""
+        assert isinstance(new.spec, NodeEngineSpec)
+        changes = unproven(old, new.spec.device_class, self._clock())
+        try:
+            if changes:
+                self._store.amend_status(old, changes)
+        except BlurfleetError as error:
+            # Most often its agent wrote in this moment: then it is there and says so itself.
+            _log.warning("node not marked", node=old.meta.name, error=str(error))
 
     def _listen(self) -> None:
         """Hear the nodes. Before one is called silent the server is asked: it may be the watch that is."""

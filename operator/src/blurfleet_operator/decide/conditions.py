@@ -240,10 +240,23 @@ def _reachable(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
 
 
 def _healthy(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:
-    kind, names = "NodesHealthy", ", ".join(n.name for n in shown.standing.drained)
-    if names:
-        return kind, "False", Reason.NODE_SUSPECT, f"drained: {names}; every FP32 engine fails golden frames there"
+    """Tell whether no node is suspect, in this attempt or of an earlier one: a node without clients is not healthy."""
+    kind, fails = "NodesHealthy", [n.name for n in shown.standing.drained]
+    known = frozenset(fails)
+    away = [n.name for n in shown.selected if n.name not in known and _sends_away(shown, n)]
+    words = []
+    if fails:
+        words.append(f"drained: {', '.join(fails)}; every FP32 engine fails golden frames there")
+    if away:
+        words.append(f"still drained: {', '.join(away)}; no standby has passed golden frames there since")
+    if words:
+        return kind, "False", Reason.NODE_SUSPECT, "; ".join(words)
     return kind, "True", Reason.SERVING, "no node is suspect"
+
+
+def _sends_away(shown: Shown, node: NodeView) -> bool:
+    told = shown.models.get(node.name) or node.wanted(shown.obs.rollout.spec.model)
+    return told is not None and told.drained
 
 
 def _semantic(shown: Shown) -> tuple[str, ConditionStatus, Reason, str]:

@@ -1,4 +1,4 @@
-"""A node that is not heard from: what its agent last said is no longer known to hold. Pure."""
+"""A node that is not heard from, or became another: what its agent last said is no longer known to hold. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import Condition, timestamp
-from blurfleet.api.nodeengine import NodeEngineStatus
+from blurfleet.api.nodeengine import NodeEngineSpec, NodeEngineStatus
 from blurfleet.reasons import Reason
 
 UNKNOWN = "Unknown"
@@ -25,16 +25,34 @@ def doubted(node: Resource, now: float, *, since: float) -> dict[str, Any] | Non
         return None
     words = f"not heard from since {timestamp(since)}"
     changes: dict[str, Any] = {f"/status/{name}": UNKNOWN for name in ("connected", "armed", "fallback")}
-    changes |= _doubt("/status/conditions", status.conditions, words, now)
+    changes |= _doubt("/status/conditions", status.conditions, Reason.STALE_HEARTBEAT, words, now)
+    return changes | _models(status, Reason.STALE_HEARTBEAT, words, now)
+
+
+def unproven(node: Resource, device_class: str, now: float) -> dict[str, Any]:
+    """Return what to set in the status of a NodeEngine whose node becomes one of `device_class`, by JSON pointer.
+
+    What its models were is of the class it leaves: it drains, and claims nothing until it is proven anew.
+    What holds of the node itself, as that Triton answers, goes on to hold. `now` is in seconds since the epoch.
+    """
+    assert isinstance(node.spec, NodeEngineSpec)
+    assert isinstance(node.status, NodeEngineStatus)
+    words = f"draining: class {node.spec.device_class} became {device_class}; nothing is proven there yet"
+    found = _models(node.status, Reason.CLASS_CHANGED, words, now)
+    return {f"/status/{name}": UNKNOWN for name in ("armed", "fallback")} | found if found else {}
+
+
+def _models(status: NodeEngineStatus, reason: Reason, words: str, now: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for index, model in enumerate(status.models):
-        changes |= _doubt(f"/status/models/{index}/conditions", model.conditions, words, now)
-    return changes
+        found |= _doubt(f"/status/models/{index}/conditions", model.conditions, reason, words, now)
+    return found
 
 
-def _doubt(path: str, conditions: tuple[Condition, ...], words: str, now: float) -> dict[str, Any]:
+def _doubt(path: str, conditions: tuple[Condition, ...], reason: Reason, words: str, now: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for index, old in enumerate(conditions):
-        doubt = {"status": UNKNOWN, "reason": Reason.STALE_HEARTBEAT.value, "message": words}
+        doubt = {"status": UNKNOWN, "reason": reason.value, "message": words}
         if old.status != UNKNOWN:
             doubt["lastTransitionTime"] = timestamp(now)
         found |= {f"{path}/{index}/{name}": value for name, value in doubt.items()}
