@@ -60,13 +60,16 @@ def test_brighter_pictures_warn_with_a_metric_and_swap_nothing(node: OneNode) ->
 
 def test_another_profile_starts_afresh_and_none_compares_nothing(node: OneNode) -> None:
     show(node, 1.5)
+    assert node.metric("blurfleet_input_drift") == 1.0
     brighter = statistics_of(features_of(scene(v + 1.5, 1 + 0.1 * v)) for v in LEVELS)
     node.follow(profile=InputProfile(statistics=brighter))
+    assert node.metric("blurfleet_input_drift") is None
     found = show(node, 1.5)
     assert found is not None
     assert found.drifted is False
     node.follow(profile=InputProfile())
     assert show(node, 1.5) is None
+    assert node.metric("blurfleet_input_drift") is None
 
 
 def test_the_condition_says_what_the_guard_saw() -> None:

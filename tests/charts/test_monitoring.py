@@ -46,6 +46,7 @@ def node(labels: str, name: str, device_type: str) -> Series:
         f"blurfleet_runtime_mismatch{{{who}}}": steady(0),
         f"blurfleet_node_silent{{{who}}}": steady(0),
         f"blurfleet_node_suspect{{{labels}}}": steady(0),
+        f"blurfleet_input_drift{{{labels}}}": steady(0),
     }
 
 
@@ -170,6 +171,14 @@ FAULTS = [
         summary="orin-0 runs another engine runtime than the chart's values say",
         minutes=6,
         not_at=4,
+    ),
+    Fault(
+        alert="BlurfleetInputDrift",
+        then={f"blurfleet_input_drift{{{ORIN}}}": "1+0x400"},
+        labels={**ON_ORIN, **P2},
+        summary="orin-0: live pictures of bokeh are unlike those it was calibrated with",
+        minutes=11,
+        not_at=9,
     ),
     Fault(
         alert="BlurfleetTargetDown",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 
@@ -122,6 +123,12 @@ class Metrics:
         """Set whether the model's live inputs differ from its calibration frames, and the test's probability."""
         self._drifted.labels(*self._labels, model).set(int(drifted))
         self._drift_p.labels(*self._labels, model).set(p)
+
+    def inputs_unknown(self, model: str) -> None:
+        """Say nothing of the model's live inputs any more: they are held against another profile, or none."""
+        for gauge in (self._drifted, self._drift_p):
+            with contextlib.suppress(KeyError):
+                gauge.remove(*self._labels, model)
 
     def swapped(self, model: str, *, seconds: float, epoch: int) -> None:
         """Note a swap of `seconds` to `epoch`."""

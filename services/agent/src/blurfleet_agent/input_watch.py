@@ -26,6 +26,7 @@ class InputWatch:
         """Compare with `profile` from now on."""
         if profile.statistics != self._profile.statistics:
             self._drift = InputDrift(baseline=baseline_of(profile.statistics))
+            self._metrics.inputs_unknown(self._alias)
         self._profile = profile
 
     def see(self, frame: FrameSample, now: float) -> None:
