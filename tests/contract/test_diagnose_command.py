@@ -105,3 +105,14 @@ def test_a_file_that_is_no_npy_is_refused_by_reason(tmp_path: Path) -> None:
     result = CliRunner().invoke(contract, ["diagnose", "--reference", str(broken), "--observed", str(broken)])
     assert isinstance(result.exception, InvalidInput)
     assert result.exception.reason == "Unparseable"
+
+
+def test_a_jpeg_resized_from_a_reduced_size_is_named_and_right_where_that_is_the_contract(tmp_path: Path) -> None:
+    photo, observed, served = picture_file("china.jpg"), tmp_path / "observed.npy", tmp_path / "served.yaml"
+    spec = contract_at(96, ContractSpec(resize="linear-antialias-reduced"))
+    np.save(observed, to_tensor(decode(photo.read_bytes(), spec), spec))
+    _, named = run("--observed", observed, "--image", photo, "--size", 96)
+    assert named["facts"]["details"]["WrongKernel"]["candidates"] == ["linear-antialias-reduced"]
+    served.write_text(yaml.safe_dump(spec.wire()))
+    code, report = run("--observed", observed, "--image", photo, "--contract", served)
+    assert (code, report["ok"]) == (0, True)

@@ -16,6 +16,7 @@ from blurfleet.serving.routing import Route, RoutedEngine, RoutingTable
 from blurfleet.serving.triton import InferResult
 from blurfleet_agent import golden
 from blurfleet_forge import frames
+from blurfleet_forge.recipe import FrameSets
 from blurfleet_preprocess.dataplane import Caller, Gateway
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.streams import Ticket
@@ -31,6 +32,8 @@ CONTRACTS = {
         96, ContractSpec(color_order="BGR", layout="NHWC", resize="area", fit="letterbox", background=(10, 200, 30))
     ),
     "tags ignored": contract_at(64, ContractSpec(orientation="ignore", resize="lanczos")),
+    "JPEGs at a reduced size": contract_at(96, ContractSpec(resize="linear-antialias-reduced")),
+    "JPEGs at a reduced size, cropped": contract_at(15, ContractSpec(resize="linear-antialias-reduced", fit="crop")),
 }
 
 
@@ -66,10 +69,13 @@ def by_gateway(data: bytes, spec: ContractSpec) -> Tensor:
 
 
 def by_forge(file: Path, spec: ContractSpec, monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    """As a calibration frame: read by name, a view that leaves it whole, one tensor for each frame."""
+    """As a calibration frame, read by name in the view that leaves it whole, and as a golden one: they are the same."""
     monkeypatch.setattr(frames, "picture_path", lambda _: file)
-    rgb = frames.apply_view(frames.read_rgb(file.name, spec), frames.View(name="whole"))
-    return frames.tensors((frames.Frame(name="whole", rgb=rgb),), spec)[0]
+    sets = FrameSets(golden=(file.name,))
+    (golden_one,) = frames.tensors(frames.golden(sets, spec), spec)
+    calibrated = frames.tensors(frames.calibration(sets, spec), spec)[0]
+    assert golden_one.tobytes() == calibrated.tobytes()
+    return calibrated
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)

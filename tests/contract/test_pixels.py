@@ -238,6 +238,7 @@ def test_webp_is_read() -> None:
         ("area", 64, 64, [96, 140, 136]),
         ("linear", 0, 0, [128, 108, 152]),
         ("linear-antialias", 46, 73, [112, 125, 136]),
+        ("linear-antialias-reduced", 46, 73, [112, 125, 136]),
         ("cubic-antialias", 45, 74, [109, 127, 138]),
         ("lanczos", 44, 76, [108, 128, 139]),
     ],

@@ -94,3 +94,15 @@ def test_a_size_of_the_profile_is_compared_at_that_size() -> None:
 def test_the_picture_is_the_same_everywhere() -> None:
     decoded: Any = decode(picture_bytes("png"), DEFAULT_CONTRACT)
     assert digest_bytes(decoded.rgb.tobytes()) == digest_bytes(selftest_picture().tobytes())
+
+
+@pytest.mark.parametrize("size", [160, 224])
+def test_a_jpeg_reduced_by_its_decoder_is_told_from_one_that_was_not(size: int) -> None:
+    data = picture_bytes("jpg")
+    names = ("linear-antialias", "linear-antialias-reduced")
+    specs = {name: contract_at(size, ContractSpec.model_validate({"resize": name})) for name in names}
+    tensors = {name: to_tensor(decode(data, spec), spec) for name, spec in specs.items()}
+    for served, made in (names, names[::-1]):
+        assert examine(tensors[served], specs[served], "jpg").ok
+        report = examine(tensors[made], specs[served], "jpg")
+        assert report.facts["details"]["WrongKernel"]["candidates"] == (made,)

@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from blurfleet.api.contract import contract_at
+from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.errors import EngineError, EngineTimeout
 from blurfleet.pixels import Tensor
 from blurfleet.reasons import Reason
@@ -169,10 +169,11 @@ class Rig:
         epoch: int = 7,
         primary: RoutedEngine = PRIMARY,
         fallback: RoutedEngine | None = FALLBACK,
+        contract: ContractSpec | None = None,
     ) -> None:
         route = Route.model_validate(
             {"alias": "bokeh", "epoch": epoch, "serving": serving, "primary": primary, "fallback": fallback,
-             "contract": contract_at(SIZE)}
+             "contract": contract or contract_at(SIZE)}
         )  # fmt: skip
         self.table = RoutingTable(simulated=True).with_route(route)
 

@@ -80,7 +80,7 @@ def run(rounds: int) -> dict[str, Any]:
 def _ours(spec: ContractSpec, stages: dict[str, list[float]]) -> Way:
     def way(data: bytes, matte: Any) -> bytes:
         marks = [time.thread_time()]
-        rgb = decode(data, spec).rgb
+        rgb = decode(data, spec, whole=True).rgb
         marks.append(time.thread_time())
         to_tensor(rgb, spec)
         marks.append(time.thread_time())

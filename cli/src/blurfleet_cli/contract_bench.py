@@ -6,6 +6,7 @@ Seconds are processor time of one thread on one core: on a shared machine wall t
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import tempfile
@@ -17,11 +18,14 @@ from typing import Any, get_args
 
 import cv2
 import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
 from blurfleet.api.contract import ContractSpec, ResizeKernel, contract_at
 from blurfleet.errors import EngineError
 from blurfleet.pixels import Tensor, decode, to_tensor
 from blurfleet.reasons import Reason
+from blurfleet.reduced import KERNEL as REDUCED
 from blurfleet_cli.rivals.photographs import as_jpeg, photographs
 from blurfleet_cli.rivals.recipes import ALBUMENTATIONS, opencv, pillow
 
@@ -53,7 +57,7 @@ def run(rivals: Path, *, rounds: int) -> dict[str, Any]:
 def contract_stage(kernel: ResizeKernel) -> Callable[[bytes], Tensor]:
     """Return the whole stage under the default contract with `kernel`."""
     spec = contract_at(SIZE, ContractSpec(resize=kernel))
-    return lambda data: to_tensor(decode(data, spec).rgb, spec)
+    return lambda data: to_tensor(decode(data, spec), spec)
 
 
 def in_turns(ways: dict[str, Stage], files: list[Path], rounds: int) -> dict[str, list[float]]:
@@ -82,11 +86,19 @@ def report(seconds: dict[str, list[float]], ours: tuple[str, ...]) -> dict[str, 
 
 def check_bytes(data: bytes) -> None:
     """Hold every kernel's tensor against the contract's definition, written out. Raises EngineError."""
-    rgb = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
+    whole = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
     for kernel in KERNELS:
         spec = contract_at(SIZE, ContractSpec(resize=kernel))
+        rgb = halved(data) if kernel == REDUCED else whole
         if not np.array_equal(contract_stage(kernel)(data), to_tensor(np.asarray(rgb, np.uint8), spec)):
             raise EngineError(Reason.CHECK_FAILED, "the tensor is not the contract's own", where=kernel)
+
+
+def halved(data: bytes) -> npt.NDArray[np.uint8]:
+    """Return a JPEG of 1920x1080 as Pillow decodes it at half its size: what the reduced kernel does to it for 320."""
+    with Image.open(io.BytesIO(data)) as picture:
+        picture.draft("RGB", (picture.width // 2, picture.height // 2))
+        return np.asarray(picture)
 
 
 def timed(stage: Callable[[bytes], Any]) -> Stage:

@@ -7,6 +7,8 @@ Resize kernels are those of a named library, because "bilinear" alone means two 
 * `linear-antialias` Pillow BILINEAR (triangle filter, widened when shrinking; what torchvision's antialias=True does)
 * `cubic-antialias`  Pillow BICUBIC (a = -0.5, widened when shrinking)
 * `lanczos`          Pillow LANCZOS (three lobes, widened when shrinking)
+* `linear-antialias-reduced` the same as `linear-antialias`, but that a JPEG is halved by its decoder first, as often as
+  `blurfleet.reduced` allows; whatever is no JPEG, or one with faults or in CMYK, is resized from full size
 
 8-bit pictures are resized in 8 bit (each library's own rounding), 16-bit ones in float32. Colour profiles and gamma are
 not applied: the networks were trained on stored values.
@@ -29,12 +31,15 @@ from blurfleet.api.contract import ContractSpec
 from blurfleet.errors import ContractRefused
 from blurfleet.imageheader import ImageHeader, read_header, truncated, unsupported
 from blurfleet.reasons import Reason
+from blurfleet.reduced import KERNEL as REDUCED
+from blurfleet.reduced import covering, reduced_size, reduction
 
 Pixels = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Tensor = npt.NDArray[np.float32]
 
 _PILLOW = {
     "linear-antialias": Image.Resampling.BILINEAR,
+    REDUCED: Image.Resampling.BILINEAR,
     "cubic-antialias": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
@@ -56,13 +61,15 @@ class Decoded:
     """An upright picture without alpha.
 
     `rgb` is [H,W,3], uint8 0..255, or float32 0..255 where the source had 16 bits (value / 257, all levels kept).
-    `orientation_applied` is the EXIF value acted on (1: nothing was done), `decoded_size` (height, width) after it.
+    `orientation_applied` is the EXIF value acted on (1: nothing was done), `decoded_size` (height, width) after it, at
+    full size. Where `reduced_by` is 2, 4 or 8, the decoder divided both sides of `rgb` by it, rounded up.
     """
 
     rgb: Pixels
     source_mode: str
     orientation_applied: int
     decoded_size: tuple[int, int]
+    reduced_by: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +80,10 @@ class Placement:
     tensor: tuple[int, int, int, int]
 
 
-def decode(data: bytes, spec: ContractSpec, *, before: Callable[[ImageHeader], None] | None = None) -> Decoded:
-    """Return the picture in `data` as the contract sees it.
+def decode(
+    data: bytes, spec: ContractSpec, *, before: Callable[[ImageHeader], None] | None = None, whole: bool = False
+) -> Decoded:
+    """Return the picture in `data` as the contract sees it; `whole`: at full size whatever the contract's kernel is.
 
     `before` hears what the picture is once it is admitted, and may wait. Raises ContractRefused: EmptyImage,
     TruncatedImage, UnsupportedImage (not decodable, or refused by a rule of the contract), ImageTooLarge (more than
@@ -84,19 +93,32 @@ def decode(data: bytes, spec: ContractSpec, *, before: Callable[[ImageHeader], N
     _admit(header, spec)
     if before is not None:
         before(header)
-    stored, alpha = _stored(data, header)
+    orientation = header.orientation if spec.orientation == "apply" else 1
+    turned = orientation >= 5
+    size = (header.width, header.height) if turned else (header.height, header.width)
+    by = 1 if whole else _reduction(header, size, spec)
+    reduced = _sound_jpeg(data, header, by) if by > 1 else None
+    by = 1 if reduced is None else by
+    stored, alpha = _stored(data, header) if reduced is None else (reduced, None)
     if alpha is not None:
         stored = _composite(stored, alpha, spec.background)
     if stored.dtype == np.uint16:
         stored = stored.astype(np.float32) / np.float32(257)
-    orientation = header.orientation if spec.orientation == "apply" else 1
     rgb = _UPRIGHT[orientation](stored) if orientation in _UPRIGHT else stored
     return Decoded(
         rgb=np.ascontiguousarray(rgb),
         source_mode=header.mode,
         orientation_applied=orientation,
-        decoded_size=(rgb.shape[0], rgb.shape[1]),
+        decoded_size=size,
+        reduced_by=by,
     )
+
+
+def _reduction(header: ImageHeader, size: tuple[int, int], spec: ContractSpec) -> int:
+    if spec.resize != REDUCED or header.format != "JPEG" or header.mode == "CMYK":
+        return 1
+    place = placement(size, spec)
+    return reduction(place.picture[2:], place.tensor[2:])
 
 
 def _admit(header: ImageHeader, spec: ContractSpec) -> None:
@@ -148,22 +170,26 @@ def _stored(data: bytes, header: ImageHeader) -> tuple[Any, Any]:
     return (image if plain else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)), None
 
 
-def _sound_jpeg(data: bytes, header: ImageHeader) -> Any:
+def _sound_jpeg(data: bytes, header: ImageHeader, by: int = 1) -> Any:
     """Return the pixels of a JPEG without any fault, None where OpenCV has to say what becomes of it.
+
+    Both sides are divided by `by` while decoding, rounded up.
 
     The very bytes that OpenCV decodes to (both are libjpeg-turbo with the accurate DCT and smooth chroma), in half the
     time: OpenCV's is built without its vector code.
     """
     cmyk = header.mode == "CMYK"
+    rows, columns = reduced_size((header.height, header.width), by)
+    at_least = {"min_height": rows, "min_width": columns} if by > 1 else {}
     try:
         found: Any = simplejpeg.decode_jpeg(
-            data, colorspace="CMYK" if cmyk else "RGB", fastdct=False, fastupsample=False, strict=True
+            data, colorspace="CMYK" if cmyk else "RGB", fastdct=False, fastupsample=False, strict=True, **at_least
         )
     except ValueError as error:
         if "remature end" in str(error):
             raise truncated() from None  # whole by its marks, and libjpeg would fill in grey for what is missing
         return None
-    return found if not cmyk and found.shape == (header.height, header.width, 3) else None
+    return found if not cmyk and found.shape == (rows, columns, 3) else None
 
 
 def _composite(colour: Any, alpha: Any, background: tuple[int, int, int]) -> Any:
@@ -224,16 +250,30 @@ def _normaliser(scale: str, mean: tuple[str, ...], std: tuple[str, ...]) -> tupl
     return centre, spread, table
 
 
-def to_tensor(rgb: Pixels, spec: ContractSpec) -> Tensor:
-    """Return the contract's tensor of upright RGB pixels [H,W,3] (uint8, or float32 in 0..255).
+def _resized(picture: Pixels | Decoded, place: Placement, kernel: str) -> Pixels:
+    top, left, height, width = place.picture
+    size = place.tensor[2], place.tensor[3]
+    if not isinstance(picture, Decoded):
+        return resize(picture[top : top + height, left : left + width], size, kernel)
+    if picture.reduced_by == 1:
+        return _resized(picture.rgb, place, kernel)
+    pixels, box = covering(place.picture, picture.decoded_size, picture.reduced_by, picture.orientation_applied)
+    part = Image.fromarray(np.ascontiguousarray(picture.rgb[pixels]))
+    return np.asarray(part.resize((size[1], size[0]), _PILLOW[kernel], box=box))
+
+
+def to_tensor(picture: Pixels | Decoded, spec: ContractSpec) -> Tensor:
+    """Return the contract's tensor of what `decode` made, or of upright RGB pixels [H,W,3] (uint8, float32 in 0..255).
+
+    Pixels are a whole picture. Give what `decode` returned as it is: its `rgb` alone does not tell that it was reduced.
 
     float32, C order, [1,3,H,W] (or [1,H,W,3] for layout NHWC) at the contract's `opt` size. Each value is
     (pixel / scale - mean) / std worked out in float64 and rounded once; mean[i] and std[i] belong to the tensor's
     channel i, whatever the colour order. A letterbox's margin is the contract's background, normalised like a pixel.
     """
-    place = placement((rgb.shape[0], rgb.shape[1]), spec)
-    top, left, height, width = place.picture
-    part = resize(rgb[top : top + height, left : left + width], (place.tensor[2], place.tensor[3]), spec.resize)
+    size = picture.decoded_size if isinstance(picture, Decoded) else (picture.shape[0], picture.shape[1])
+    place = placement(size, spec)
+    part = _resized(picture, place, spec.resize)
     rows, columns = spec.height.opt, spec.width.opt
     if part.shape[:2] != (rows, columns):
         canvas = np.empty((rows, columns, 3), dtype=part.dtype)

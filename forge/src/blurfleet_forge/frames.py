@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from blurfleet.api.contract import DEFAULT_CONTRACT, ContractSpec
 from blurfleet.errors import InvalidInput
-from blurfleet.pixels import Pixels, decode, to_tensor
+from blurfleet.pixels import Decoded, Pixels, decode, to_tensor
 from blurfleet.reasons import Reason
 from blurfleet_forge.recipe import FrameSets
 
@@ -28,10 +28,10 @@ _HOMES = (("skimage", "data"), ("sklearn", "datasets/images"))
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One named picture as the contract decodes it: RGB [H, W, 3], uint8, or float32 0..255 of 16-bit files."""
+    """One named picture: as the contract decodes the file, or a view of it, RGB [H, W, 3] (uint8, float32 0..255)."""
 
     name: str
-    rgb: Pixels
+    picture: Decoded | Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,13 @@ def picture_path(name: str) -> Path:
 
 
 def read_rgb(name: str, spec: ContractSpec = DEFAULT_CONTRACT) -> Pixels:
-    """Return picture `name` as `spec` decodes it, [H, W, 3]. Raises InvalidInput."""
-    return decode(picture_path(name).read_bytes(), spec).rgb
+    """Return picture `name` as `spec` decodes it, at full size, [H, W, 3]. Raises InvalidInput."""
+    return decode(picture_path(name).read_bytes(), spec, whole=True).rgb
+
+
+def read_whole(name: str, spec: ContractSpec = DEFAULT_CONTRACT) -> Decoded:
+    """Return picture `name` as a gateway that serves `spec` decodes it. Raises InvalidInput."""
+    return decode(picture_path(name).read_bytes(), spec)
 
 
 def apply_view(rgb: Pixels, view: View) -> Pixels:
@@ -92,13 +97,21 @@ def apply_view(rgb: Pixels, view: View) -> Pixels:
 
 
 def _views(pictures: tuple[str, ...], views: tuple[View, ...], spec: ContractSpec) -> list[Frame]:
-    whole = {p: read_rgb(p, spec) for p in pictures}
-    return [Frame(name=f"{p}:{v.name}", rgb=apply_view(whole[p], v)) for p in pictures for v in views]
+    """A view that leaves the picture whole is the file itself: only from it is a JPEG decoded at a reduced size."""
+    full = {p: read_rgb(p, spec) for p in pictures}
+    return [
+        Frame(
+            name=f"{p}:{v.name}",
+            picture=read_whole(p, spec) if v == View(name=v.name) else apply_view(full[p], v),
+        )
+        for p in pictures
+        for v in views
+    ]
 
 
 def golden(sets: FrameSets, spec: ContractSpec = DEFAULT_CONTRACT) -> tuple[Frame, ...]:
     """Return the golden photographs, whole, as `spec` decodes them."""
-    return tuple(Frame(name=Path(p).stem, rgb=read_rgb(p, spec)) for p in sets.golden)
+    return tuple(Frame(name=Path(p).stem, picture=read_whole(p, spec)) for p in sets.golden)
 
 
 def calibration(sets: FrameSets, spec: ContractSpec = DEFAULT_CONTRACT) -> tuple[Frame, ...]:
@@ -115,4 +128,4 @@ def held_out(sets: FrameSets, spec: ContractSpec = DEFAULT_CONTRACT) -> tuple[Fr
 
 def tensors(frames: tuple[Frame, ...], spec: ContractSpec) -> list[Tensor]:
     """Return one contract tensor per frame."""
-    return [to_tensor(f.rgb, spec) for f in frames]
+    return [to_tensor(f.picture, spec) for f in frames]

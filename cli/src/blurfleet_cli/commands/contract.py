@@ -101,7 +101,7 @@ def apply_(image: Path, output: Path | None, contract_file: Path | None, size: i
             "orientation_applied": decoded.orientation_applied,
             "source_mode": decoded.source_mode,
         }
-        tensor = to_tensor(decoded.rgb, spec)
+        tensor = to_tensor(decoded, spec)
         facts |= {"shape": tensor.shape, "dtype": str(tensor.dtype)}
         if output is not None:
             save_tensor(output, tensor)

@@ -16,6 +16,7 @@ from blurfleet.diagnosis.compare import compare_contracts
 from blurfleet.diagnosis.report import facts_of, findings_of, report_of
 from blurfleet.errors import BlurfleetError
 from blurfleet.pixels import decode, to_tensor
+from blurfleet.reduced import KERNEL as REDUCED
 from blurfleet_cli.commands.contract_files import (
     as_json_option,
     bytes_in,
@@ -76,11 +77,14 @@ def _tensors(spec: ContractSpec, reference: Path | None, observed: Path, image: 
     right = None if reference is None else tensor_in(reference).astype(np.float32)
     facts: dict[str, Any] = {"contract_hash": contract_hash(spec)}
     try:
-        picture = None if data is None else decode(data, spec).rgb
+        picture, reduced = None, None
+        if data is not None:
+            picture = decode(data, spec, whole=True).rgb
+            reduced = decode(data, spec.model_copy(update={"resize": REDUCED}))
         if right is None:
-            assert picture is not None
-            right = to_tensor(picture, spec)
-        found = cause.diagnose(right, seen, spec, picture)
+            assert data is not None
+            right = to_tensor(decode(data, spec), spec)
+        found = cause.diagnose(right, seen, spec, picture, reduced)
     except BlurfleetError as error:
         return refused(str(observed), error, facts)
     return report_of(str(observed), found, facts)

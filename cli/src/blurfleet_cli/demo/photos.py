@@ -79,7 +79,7 @@ def _frame(name: str, rgb: npt.NDArray[np.uint8], contract: ContractSpec) -> Liv
     encoded, jpeg = cv2.imencode(".jpg", rgb[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
     assert encoded
     data = jpeg.tobytes()
-    return LiveFrame(name=name, jpeg=data, tensor=to_tensor(decode(data, contract).rgb, contract))
+    return LiveFrame(name=name, jpeg=data, tensor=to_tensor(decode(data, contract), contract))
 
 
 def _read(package: str, inside: str) -> npt.NDArray[np.uint8]:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from blurfleet.api.base import Digest, Model
 from blurfleet.api.meta import Condition
 
-ResizeKernel = Literal["area", "linear", "linear-antialias", "cubic-antialias", "lanczos"]
+ResizeKernel = Literal["area", "linear", "linear-antialias", "linear-antialias-reduced", "cubic-antialias", "lanczos"]
 
 
 def _finite(text: str) -> float:

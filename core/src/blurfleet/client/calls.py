@@ -118,7 +118,7 @@ def agreed(served: ContractAnswer, made_with: str | ContractSpec | None) -> str:
 
 def prepared(photo: Photo, served: ContractAnswer) -> Tensor:
     """Return the tensor of a picture by the contract served, by the gateway's own code. Raises ContractRefused."""
-    return to_tensor(decode(encoded(photo), served.spec).rgb, served.spec)
+    return to_tensor(decode(encoded(photo), served.spec), served.spec)
 
 
 def encoded(photo: Photo) -> bytes:

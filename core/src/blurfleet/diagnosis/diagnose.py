@@ -16,7 +16,7 @@ from blurfleet.diagnosis.hypotheses import Hypothesis, as_good, hypotheses, pixe
 from blurfleet.diagnosis.sampling_grid import CLEAN_LEVELS, Grid, grid_of
 from blurfleet.diagnosis.tone import by_a_curve
 from blurfleet.errors import ContractRefused
-from blurfleet.pixels import Pixels
+from blurfleet.pixels import Decoded, Pixels
 from blurfleet.reasons import Reason
 
 _UNEXPLAINED = 0.5  # of the reference's own spread: more is another picture, or a fault that is not known here
@@ -62,11 +62,13 @@ def diagnose(
     observed: npt.NDArray[Any],
     spec: ContractSpec,
     picture: Pixels | None = None,
+    reduced: Decoded | None = None,
 ) -> Diagnosis:
     """Return what was done to `observed`, if the contract makes `reference` of the same picture.
 
     `reference` is [1,3,H,W] or [1,H,W,3] float32 by `spec`, `observed` any array of numbers. With `picture` (upright
-    RGB [H,W,3], uint8 or float32 of 0..255) resize kernels are told by name. Raises ContractRefused (NonFiniteInput,
+    RGB [H,W,3], uint8 or float32 of 0..255) resize kernels are told by name, `linear-antialias-reduced` where `reduced`
+    is the picture as that decodes it. Raises ContractRefused (NonFiniteInput,
     ImpossibleInput for values beyond 1e9, WrongShape where no reading of `observed` has the reference's size).
     """
     if not np.isfinite(observed).all():
@@ -97,7 +99,7 @@ def diagnose(
     if not best.source.name:
         undone = best.undone()
         levels = 255.0 * _distance(undone, pixels)
-        grid = grid_of(undone, pixels, levels, picture, spec_at(spec, (truth.shape[1], truth.shape[2])))
+        grid = grid_of(undone, pixels, levels, picture, spec_at(spec, (truth.shape[1], truth.shape[2])), reduced)
     levels = grid.distance if grid is not None else levels
     own = contracts_own(spec)
     return Diagnosis(

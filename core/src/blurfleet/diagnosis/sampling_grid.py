@@ -16,8 +16,9 @@ from blurfleet.api.contract import ContractSpec, ResizeKernel
 from blurfleet.diagnosis.arrangements import Planes, slots_of
 from blurfleet.diagnosis.hypotheses import as_good, pixels_of
 from blurfleet.diagnosis.tone import by_a_curve
-from blurfleet.pixels import Pixels, to_tensor
+from blurfleet.pixels import Decoded, Pixels, to_tensor
 from blurfleet.reasons import Reason
+from blurfleet.reduced import KERNEL as REDUCED
 
 CLEAN_LEVELS = 0.6
 """Root mean square, grey levels: two libraries that do the same differ by less (rounding is 0.3, JPEG decoders 0.5)."""
@@ -40,14 +41,22 @@ class Grid:
     distance: float
 
 
-def grid_of(undone: Planes, pixels: Planes, distance: float, picture: Pixels | None, spec: ContractSpec) -> Grid | None:
+def grid_of(
+    undone: Planes,
+    pixels: Planes,
+    distance: float,
+    picture: Pixels | None,
+    spec: ContractSpec,
+    reduced: Decoded | None = None,
+) -> Grid | None:
     """Return the fault of the sampling grid, None where `undone` is the reference's `pixels` but for rounding.
 
-    Both are pixels of 0..1, [3,H,W], `distance` their difference in levels; `picture` is what both were made of.
+    Both are pixels of 0..1, [3,H,W], `distance` their difference in levels; `picture` is what both were made of,
+    `reduced` the same as `linear-antialias-reduced` decodes it.
     """
     if distance <= CLEAN_LEVELS:
         return None
-    named = _by_picture(undone, distance, picture, spec) if picture is not None else None
+    named = _by_picture(undone, distance, picture, spec, reduced) if picture is not None else None
     return (
         named
         or _shifted(undone, pixels, distance)
@@ -56,9 +65,12 @@ def grid_of(undone: Planes, pixels: Planes, distance: float, picture: Pixels | N
     )
 
 
-def _by_picture(undone: Planes, distance: float, picture: Pixels, spec: ContractSpec) -> Grid | None:
+def _by_picture(
+    undone: Planes, distance: float, picture: Pixels, spec: ContractSpec, reduced: Decoded | None
+) -> Grid | None:
     scored = sorted(
-        (_distance(undone, planes), reason.value, name) for reason, name, planes in _made_otherwise(picture, spec)
+        (_distance(undone, planes), reason.value, name)
+        for reason, name, planes in _made_otherwise(picture, spec, reduced)
     )
     best, word, name = scored[0]
     if not (best <= max(CLEAN_LEVELS, (1 - _EXPLAINS) * distance)):
@@ -68,16 +80,20 @@ def _by_picture(undone: Planes, distance: float, picture: Pixels, spec: Contract
     return Grid(reason=Reason(word), names=names, message=f"resized by {name}{several}", distance=best)
 
 
-def _made_otherwise(picture: Pixels, spec: ContractSpec) -> Iterator[tuple[Reason, str, Planes]]:
+def _made_otherwise(
+    picture: Pixels, spec: ContractSpec, reduced: Decoded | None
+) -> Iterator[tuple[Reason, str, Planes]]:
     """Yield pixels of 0..1 that other kernels, fits and grids make of the picture."""
 
-    def made(change: dict[str, Any], rgb: Pixels = picture) -> Planes:
+    def made(change: dict[str, Any], rgb: Pixels | Decoded = picture) -> Planes:
         other = spec.model_copy(update=change)
         return pixels_of(slots_of(to_tensor(rgb, other), other), other)
 
     for kernel in get_args(ResizeKernel):
-        if kernel != spec.resize:
-            yield Reason.WRONG_KERNEL, kernel, made({"resize": kernel})
+        if kernel == spec.resize or (kernel == REDUCED and (reduced is None or reduced.reduced_by == 1)):
+            continue  # without reduction there is one kernel less: it is `linear-antialias` then
+        source = reduced if kernel == REDUCED and reduced is not None else picture
+        yield Reason.WRONG_KERNEL, kernel, made({"resize": kernel}, source)
     for fit in ("stretch", "letterbox", "crop"):
         if fit != spec.fit:
             yield Reason.WRONG_KERNEL, f"the contract's kernel, fit {fit}", made({"fit": fit})

@@ -21,6 +21,7 @@ from blurfleet.diagnosis.diagnose import diagnose, spec_at
 from blurfleet.diagnosis.report import report_of
 from blurfleet.pixels import decode, to_tensor
 from blurfleet.reasons import Reason
+from blurfleet.reduced import KERNEL as REDUCED
 
 Form = Literal["png", "jpg"]
 HEIGHT, WIDTH = 720, 960
@@ -79,8 +80,9 @@ def examine(observed: npt.NDArray[Any], spec: ContractSpec, form: Form = "png") 
     ContractRefused (NonFiniteInput, ImpossibleInput, WrongShape; a contract that refuses the orientation tag).
     """
     fixed = spec_at(spec, _size_of(observed, spec))
-    decoded = decode(picture_bytes(form), fixed)
-    found = diagnose(to_tensor(decoded.rgb, fixed), observed, fixed, decoded.rgb)
+    data = picture_bytes(form)
+    picture, reduced = decode(data, fixed, whole=True).rgb, decode(data, fixed.model_copy(update={"resize": REDUCED}))
+    found = diagnose(to_tensor(decode(data, fixed), fixed), observed, fixed, picture, reduced)
     report = report_of(f"selftest.{form}", found, {"contract_hash": contract_hash(spec), "picture": form})
     if observed.dtype == np.float32:
         return report

@@ -155,7 +155,7 @@ def pictures_differ(frames: GoldenFrames, contract: ContractSpec) -> str:
     """Return how the golden pictures, run through `contract`, miss the golden tensors; empty where they fit."""
     for name, picture, tensor in zip(frames.names, frames.pictures, frames.tensors, strict=False):
         try:
-            made = to_tensor(decode(picture, contract).rgb, contract)
+            made = to_tensor(decode(picture, contract), contract)
         except BlurfleetError as error:
             return f"golden picture {name} is refused by the contract: {error.message}"
         if made.shape != tensor.shape:

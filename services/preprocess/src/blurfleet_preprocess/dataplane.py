@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from blurfleet.contract import contract_hash
 from blurfleet.errors import ContractRefused, EngineError, EngineTimeout
 from blurfleet.imageheader import ImageHeader
-from blurfleet.pixels import Decoded, Tensor, decode, to_tensor
+from blurfleet.pixels import Decoded, Pixels, Tensor, decode, to_tensor
 from blurfleet.quality.sentinel import Matte
 from blurfleet.reasons import Reason
 from blurfleet.serving.frames import FrameKind, FrameSample
@@ -75,6 +75,7 @@ class Answer:
 
     `tensor` is what the engine was fed. `withheld` is why the served engine's own matte was not given out, `unchecked`
     why it is in doubt where the fallback could not say. `stages` go on being measured while the picture is made.
+    `source` are the bytes of the picture that was sent; `decoded` is None where its tensor needed it reduced only.
     """
 
     matte: Matte
@@ -88,8 +89,16 @@ class Answer:
     withheld: Reason | None = None
     unchecked: Reason | None = None
     decoded: Decoded | None = None
+    source: bytes = b""
     tensor: Tensor | None = None
     stages: Stages = field(default_factory=Stages)
+
+    def whole(self) -> Pixels:
+        """Return the picture that was sent, upright RGB [H,W,3] at full size; decoded again where it was reduced."""
+        if self.decoded is not None:
+            return self.decoded.rgb
+        with self.stages.timed("decode"):
+            return decode(self.source, self.route.contract, whole=True).rgb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +183,12 @@ class Gateway:
                 decoded = decode(data, snapshot.route.contract, before=before)
             caller.life.check()
             with caller.stages.timed("contract"):
-                tensor = to_tensor(decoded.rgb, snapshot.route.contract)
+                tensor = to_tensor(decoded, snapshot.route.contract)
         except ContractRefused as error:
             self._metrics.refusals.labels(error.reason).inc()
             raise
-        return self._answer(caller, snapshot, tensor, decoded)
+        kept = decoded if decoded.reduced_by == 1 else None
+        return replace(self._answer(caller, snapshot, tensor, kept), source=data)
 
     def tensor(self, caller: Caller, body: bytes, declared: str) -> Answer:
         """Answer a ready tensor in `.npy` form whose maker declares the contract's hash.

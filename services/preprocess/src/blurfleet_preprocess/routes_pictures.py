@@ -30,10 +30,10 @@ def routes(exchange: Exchange) -> APIRouter:
             )
             if form == "npy":
                 return _array(answer, answer.matte)
-            assert answer.decoded is not None
+            rgb = answer.whole()
             with answer.stages.timed("composite"):
-                whole = picture.fine_matte(answer.decoded.rgb, answer.matte, answer.route.contract)
-            return _picture(answer, picture.as_levels(whole), "png")
+                fine = picture.fine_matte(rgb, answer.matte, answer.route.contract)
+            return _picture(answer, picture.as_levels(fine), "png")
 
         return await exchange.answered(request, work)
 
@@ -45,9 +45,9 @@ def routes(exchange: Exchange) -> APIRouter:
             if look.mode == "depth":
                 caller.room.need_more(DEPTH_BYTES_PER_PIXEL)
             answer = gateway.picture(caller, body, lambda header: picture.check_sides(header, form))
-            assert answer.decoded is not None
+            rgb = answer.whole()
             with answer.stages.timed("composite"):
-                drawn = picture.composed(answer.decoded.rgb, answer.matte, answer.route.contract, look)
+                drawn = picture.composed(rgb, answer.matte, answer.route.contract, look)
             return _picture(answer, drawn, form)
 
         return await exchange.answered(request, work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from blurfleet.pixels import Pixels
 from blurfleet.serving.streaming import FrameAnswer, Hello, Output, Part, packed
 from blurfleet_preprocess import picture
 from blurfleet_preprocess.compositing.look import Look
@@ -44,17 +45,16 @@ class FrameWork:
         with answer.stages.timed("steady"):
             now, steady = steadied(past, sight, self._hello.smoothing)
         answer = replace(answer, matte=steady.matte)
-        parts = tuple(self._part(answer, output) for output in _outputs(self._hello))
+        rgb = None if form == "npy" else answer.whole()
+        parts = tuple(self._part(answer, output, rgb) for output in _outputs(self._hello))
         header = _header(answer, steady, dropped, tuple(part for part, _ in parts))
         return Worked(message=packed(header, tuple(data for _, data in parts)), steady=steady, past=now)
 
-    def _part(self, answer: Answer, output: Output) -> tuple[Part, bytes]:
+    def _part(self, answer: Answer, output: Output, rgb: Pixels | None) -> tuple[Part, bytes]:
         form, spec = self._hello.format, answer.route.contract
-        if form == "npy":
+        if rgb is None or form == "npy":
             data = npy(answer.matte)
             return Part(output=output, media_type=NPY, bytes=len(data)), data
-        assert answer.decoded is not None
-        rgb = answer.decoded.rgb
         with answer.stages.timed("composite"):
             if output == "matte":
                 shown = picture.as_levels(picture.fine_matte(rgb, answer.matte, spec))
