@@ -14,15 +14,18 @@ import yaml
 from click.testing import CliRunner
 from kubernetes import client, config
 
+from blurfleet.deadline import came_true
 from blurfleet.errors import NodeError, StoreError
 from blurfleet_cli.cluster import processes, programs
 from blurfleet_cli.cluster.ground import install
+from blurfleet_cli.cluster.in_force import questions, refuses
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
 from blurfleet_cli.commands.cluster import cluster
 from blurfleet_operator.definitions import apply_definitions
 
 ROOT = Path(__file__).parents[2]
+KINDS_ROOT = "/apis/blurfleet.dev/v1alpha1"
 
 
 def test_what_was_written_outlives_the_api_server(
@@ -45,6 +48,35 @@ def test_starting_and_installing_again_keeps_what_runs(plane: ControlPlane, api:
     with contextlib.closing(other.admin()) as admin:
         install(admin, ROOT)
     assert {p.name: p.read_bytes() for p in plane.root.glob("*.pid")} == before
+
+
+def test_every_policy_of_the_ground_is_waited_for_by_what_it_refuses(api: KubeApi) -> None:
+    bodies = yaml.safe_load_all((ROOT / "deploy/ground.yaml").read_text())
+    policies = {b["metadata"]["name"] for b in bodies if b["kind"] == "ValidatingAdmissionPolicy"}
+    with questions(api) as asked:
+        assert set(asked) == policies
+        assert [name for name, question in asked.items() if not refuses(name, question)] == []
+        bindings = {name: api.get(binding(name)) for name in policies}
+        for name in policies:
+            api.delete(bindings[name])
+        try:
+            for name, question in asked.items():
+                assert came_true(lambda n=name, q=question: not refuses(n, q), 10.0), name
+        finally:
+            for name in policies:
+                meta = bindings[name]["metadata"]
+                fresh = {"name": name, "labels": meta["labels"]}
+                api.apply({**binding(name), "metadata": fresh, "spec": bindings[name]["spec"]})
+        for name, question in asked.items():
+            assert came_true(lambda n=name, q=question: refuses(n, q), 30.0), name
+    for kind in ("NodeEngine", "EngineRollout", "EngineSet", "EngineQuarantine"):
+        left = [i["metadata"]["name"] for i in api.call("GET", f"{KINDS_ROOT}/{kind.lower()}s")["items"]]
+        assert not [name for name in left if name.startswith("blurfleet-probe")], kind
+
+
+def binding(policy: str) -> dict[str, Any]:
+    version, kind = "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": policy}}
 
 
 def test_kubeconfig_serves_the_official_client_and_the_upgrade_hook(plane: ControlPlane) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from blurfleet.api.base import API_VERSION
 from blurfleet.deadline import came_true
-from blurfleet.errors import AdmissionRefused, NodeError, StoreError, UnknownName
+from blurfleet.errors import NodeError, StoreError, UnknownName
 from blurfleet.reasons import Reason
 from blurfleet_cli.cluster.identities import NAMESPACE
+from blurfleet_cli.cluster.in_force import questions, refuses
 from blurfleet_cli.cluster.kubeapi import KubeApi
 
 CHART = Path("charts/blurfleet")
@@ -36,8 +36,6 @@ _TEMPLATES = (
 _HEAD = "# Rendered from charts/blurfleet by `make gen`: namespace, accounts, roles, policies and flow, for no Helm.\n"
 _READY_S = 60.0
 _POLL_S = 0.1
-_PROBE = "blurfleet-probe"
-_PROBE_DIGEST = "sha256:" + "0" * 64
 
 
 def render_ground(chart: Path) -> str:
@@ -85,50 +83,9 @@ def _established(definition: Any) -> bool:
 
 def _wait_in_force(api: KubeApi) -> None:
     """Wait until each policy refuses what it must refuse: created is not yet in force."""
-    tombstone = _probe("EngineQuarantine", {"digest": _PROBE_DIGEST, "reason": "Quarantined"}, namespace=None)
-    api.apply(tombstone)
-    try:
-        listed = {"status": {"engineSets": [f"default/{_PROBE}"]}}
-        api.merge(api.path(tombstone, "status"), listed)
-        rollout = _probe("EngineRollout", {"model": "bokeh", "engineSet": _PROBE, "policyRef": "default"})
-        node = _probe("NodeEngine", {"deviceClass": "a100"}, namespace=None)
-        # As the agents' account, but with every right: what then refuses is the policy.
-        agent = {
-            "Impersonate-User": f"system:serviceaccount:{NAMESPACE}:blurfleet-agent",
-            "Impersonate-Group": "system:masters",
-        }
-        for body, headers in ((_set_with(_PROBE_DIGEST), {}), (rollout, {}), (node, agent)):
-            _until(partial(_refused, api, body, headers), f"no policy refuses {body['kind']}")
-    finally:
-        api.delete(tombstone)
-
-
-def _refused(api: KubeApi, body: dict[str, Any], headers: dict[str, str]) -> bool:
-    try:
-        api.create(body, dry_run=True, headers=headers)
-    except AdmissionRefused as refusal:
-        # An expression that ends in an error refuses too, and is no verdict.
-        words = ("failed to configure", "resulted in error")
-        return "ValidatingAdmissionPolicy" in refusal.message and not any(w in refusal.message for w in words)
-    return False
-
-
-def _probe(kind: str, spec: dict[str, Any], namespace: str | None = "default") -> dict[str, Any]:
-    meta = {"name": _PROBE, **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": meta, "spec": spec}
-
-
-def _set_with(digest: str) -> dict[str, Any]:
-    blob = {"uri": "file:///dev/null", "digest": digest}
-    variant = {
-        "name": "fp32",
-        "target": {"class": "a100", "runtimeVersion": "0"},
-        "runtime": "none",
-        "precision": "FP32",
-        "artifact": blob,
-        "buildRecord": blob,
-    }
-    return _probe("EngineSet", {"model": "bokeh", "contractRef": "none", "golden": blob, "variants": [variant]})
+    with questions(api) as asked:
+        for policy, question in asked.items():
+            _until(partial(refuses, policy, question), f"{policy} does not refuse what it must")
 
 
 def _until(holds: Callable[[], bool], otherwise: str) -> None:
