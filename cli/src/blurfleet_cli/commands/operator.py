@@ -8,10 +8,11 @@ import threading
 
 import click
 import structlog
-from pydantic import ValidationError
 
-from blurfleet.api.kinds import invalid
 from blurfleet.logs import log_json, log_libraries
+from blurfleet_cli.main import require
+from blurfleet_cli.ports import require_free
+from blurfleet_cli.process_settings import settings_of
 
 _GRACE_S = 30.0
 
@@ -20,17 +21,22 @@ _GRACE_S = 30.0
 def operator() -> None:
     """Run the operator until SIGTERM. Settings: BLURFLEET_KUBECONFIG (or KUBECONFIG), _NAMESPACE, _HEALTH_ADDRESS, ...
 
-    Without a kubeconfig it acts as its pod's account. Exit code 1 if it ends by itself.
+    Without a kubeconfig it acts as its pod's account. Exit code 1 if it cannot start, or ends by itself.
 
     Example: BLURFLEET_KUBECONFIG=out/cluster/kubeconfig blurfleet operator
     """
+    from blurfleet.store.kubeclient import Access, KubeClient
     from blurfleet_operator.main import run
     from blurfleet_operator.settings import OperatorSettings
 
-    try:
-        settings = OperatorSettings()
-    except ValidationError as error:
-        raise invalid(error, "settings (BLURFLEET_ variables)") from error
+    settings = settings_of(OperatorSettings, "operator")
+    # What ends every start is said here in one line: kopf would try it again each minute, or act without its health.
+    KubeClient(Access(kubeconfig=settings.kubeconfig)).close()
+    require_free(settings.metrics_host, settings.metrics_port, "BLURFLEET_METRICS_PORT")
+    if settings.health_address:
+        host, _, port = settings.health_address.rpartition(":")
+        require(port.isdecimal(), f"BLURFLEET_HEALTH_ADDRESS is {settings.health_address!r}, not HOST:PORT")
+        require_free(host.strip("[]"), int(port), "BLURFLEET_HEALTH_ADDRESS")
     log_json(service="operator")
     log_libraries()
     stop, ended = threading.Event(), threading.Event()

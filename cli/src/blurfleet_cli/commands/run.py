@@ -6,19 +6,18 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import click
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from blurfleet.api.kinds import invalid
 from blurfleet.cache import cache_dir
 from blurfleet.errors import NodeError
 from blurfleet.reasons import Reason
 from blurfleet.serving.trace import TraceUrl
 from blurfleet.store.folder import FolderStore
 from blurfleet_cli.fleet.keeper import die_with_parent
+from blurfleet_cli.process_settings import settings_of
 
 
 class ControllerSettings(BaseSettings):
@@ -44,13 +43,6 @@ class TritonProcessSettings(BaseSettings):
     trace_url: TraceUrl = Field(default="", description="OTLP/HTTP traces address of a collector; empty: no spans")
 
 
-def _settings(kind: type[BaseSettings]) -> Any:
-    try:
-        return kind()
-    except ValidationError as error:
-        raise invalid(error, "settings (BLURFLEET_ variables)") from error
-
-
 def _until_told() -> threading.Event:
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -69,7 +61,7 @@ def agent() -> None:
     from blurfleet_agent.settings import AgentSettings
 
     die_with_parent()
-    run_agent(_settings(AgentSettings))
+    run_agent(settings_of(AgentSettings, "agent"))
 
 
 @click.command()
@@ -82,7 +74,7 @@ def gateway() -> None:
     from blurfleet_preprocess.settings import GatewaySettings
 
     die_with_parent()
-    serve(_settings(GatewaySettings))
+    serve(settings_of(GatewaySettings, "gateway"))
 
 
 @click.command()
@@ -95,7 +87,7 @@ def controller() -> None:
     from blurfleet_operator.controller import run
 
     log_json(service="controller")
-    settings: ControllerSettings = _settings(ControllerSettings)
+    settings = settings_of(ControllerSettings, "controller")
     stopped = _until_told()
     run(FolderStore(settings.store), stopped=stopped.is_set)
 
@@ -111,7 +103,7 @@ def triton() -> None:
     from blurfleet_agent.tritonenv import ensure_environment
     from blurfleet_agent.tritonserver import Ports, TritonServer, TritonSettings, new_shm_prefix
 
-    chosen: TritonProcessSettings = _settings(TritonProcessSettings)
+    chosen = settings_of(TritonProcessSettings, "triton")
     stopped = _until_told()
     ports = Ports(http=chosen.triton_http_port, grpc=chosen.triton_grpc_port, metrics=chosen.triton_metrics_port)
     settings = TritonSettings(

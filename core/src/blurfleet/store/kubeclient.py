@@ -76,13 +76,9 @@ class KubeClient:
                 load.load_incluster_config(client_configuration=settings)
             else:
                 load.load_kube_config(str(access.kubeconfig), access.context, client_configuration=settings)
-        except config.ConfigException as error:
-            raise StoreError(
-                Reason.STORE_UNREADABLE,
-                f"no API server: {error}",
-                where=str(access.kubeconfig or ""),
-                fix="give a kubeconfig",
-            ) from error
+        except Exception as error:
+            # A file that is no kubeconfig surfaces as whatever YAML, base64 or the client's own look-ups raise.
+            raise _no_server(access, error) from error
         settings.retries = False
         settings.connection_pool_maxsize = connections
         self._api = client.ApiClient(settings)
@@ -225,13 +221,23 @@ def refusal(status: int, data: bytes, request: Request) -> StoreError | InvalidS
     return _away(request, f"{status}: {message}")
 
 
+def _no_server(access: Access, error: Exception) -> StoreError:
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    if access.kubeconfig is None:
+        message, fix = f"no kubeconfig, and no pod's account: {said}", "name a kubeconfig"
+    else:
+        message, fix = f"not a kubeconfig that can be used: {said}", "name another kubeconfig, or a context of this one"
+    return StoreError(Reason.STORE_UNREADABLE, message, where=str(access.kubeconfig or ""), fix=fix)
+
+
 def _no_answer(request: Request, error: Exception) -> StoreError:
-    return _away(request, f"no answer: {str(error)[:300] or type(error).__name__}")
+    message = f"no answer: {str(error)[:300] or type(error).__name__}"
+    return _away(request, message, fix="see that the API server runs, at the address in the kubeconfig")
 
 
-def _away(request: Request, message: str) -> StoreError:
+def _away(request: Request, message: str, *, fix: str = "") -> StoreError:
     reason = Reason.STORE_UNWRITABLE if request.writes else Reason.STORE_UNREADABLE
-    return StoreError(reason, message, where=f"{request.method} {request.path}")
+    return StoreError(reason, message, where=f"{request.method} {request.path}", fix=fix)
 
 
 def _shut(answer: urllib3.HTTPResponse) -> None:
