@@ -49,9 +49,9 @@ def find(store: Store, name: str, namespace: str) -> Resource:
     """Return the rollout. Raises UnknownName."""
     found = store.get(Ref(kind="EngineRollout", name=name, namespace=namespace))
     if found is None:
-        raise UnknownName(
-            Reason.NOT_FOUND, f"EngineRollout {namespace}/{name} does not exist", fix="see `blurfleet get er`"
-        )
+        others = [f"{r.meta.namespace}/{r.meta.name}" for r in store.objects("EngineRollout")]
+        there = f"there is {', '.join(others[:5])}" + (", ..." if others[5:] else "") if others else "there is none yet"
+        raise UnknownName(Reason.NOT_FOUND, f"EngineRollout {namespace}/{name} does not exist", fix=there)
     return found
 
 

@@ -27,6 +27,17 @@ def fleet_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def namespace_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-n NAMESPACE` (default `default`)."""
+    return click.option(
+        "-n",
+        "--namespace",
+        default="default",
+        show_default=True,
+        help="Namespace of kinds that have one.",
+    )(function)
+
+
 def open_store(fleet: Path) -> FolderStore:
     """Return the store of a local fleet. Raises UnknownName where there is none."""
     root = fleet / "store"

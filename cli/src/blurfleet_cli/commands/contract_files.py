@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from blurfleet.api.contract import DEFAULT_CONTRACT, ContractSpec, contract_at
+from blurfleet.api.kinds import invalid
 from blurfleet.check import CheckReport, dumps
 from blurfleet.errors import InvalidInput
 from blurfleet.reasons import Reason
@@ -48,8 +49,9 @@ def spec_in(path: Path | None, size: int | None) -> ContractSpec:
                 loaded = loaded.get("spec")
             spec = ContractSpec.model_validate(loaded)
         except (yaml.YAMLError, ValidationError) as error:
+            said = invalid(error, "").message if isinstance(error, ValidationError) else " ".join(str(error).split())
             raise InvalidInput(
-                Reason.CONTRACT_INVALID, str(error), where=str(path), fix="see: contract show"
+                Reason.CONTRACT_INVALID, said, where=str(path), fix="`blurfleet contract show` prints a right one"
             ) from error
     return spec if size is None else contract_at(size, spec)
 
@@ -72,7 +74,7 @@ def finish(report: CheckReport, as_json: bool) -> None:
         for finding in report.findings:
             click.echo(f"{finding.severity}: {finding.where}: {finding.message} [{finding.reason}]")
         for name, value in report.facts.items():
-            click.echo(f"{name}: {value}")
+            click.echo(f"{name}: {value if isinstance(value, str) else dumps(value, indent=None)}")
         click.echo("ok" if report.ok else "refused")
     raise SystemExit(0 if report.ok else 1)
 
@@ -82,8 +84,9 @@ def tensor_in(path: Path) -> npt.NDArray[Any]:
     try:
         array = np.load(io.BytesIO(bytes_in(path)), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        fix = "write it with numpy.save"
-        raise InvalidInput(Reason.UNPARSEABLE, f"not a .npy file: {error}", where=str(path), fix=fix) from error
+        # numpy takes every other file for a pickle and says how to load it unsafely: its first sentence is enough.
+        cause, fix = str(error).split(". ")[0], "write it with numpy.save"
+        raise InvalidInput(Reason.UNPARSEABLE, f"not a .npy file: {cause}", where=str(path), fix=fix) from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
         raise InvalidInput(
             Reason.UNPARSEABLE, "not an array of numbers", where=str(path), fix="write it with numpy.save"

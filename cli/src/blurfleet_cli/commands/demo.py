@@ -20,8 +20,14 @@ RECIPE = Path("model_repo/bokeh-u2netp/recipe.yaml")
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True)
-@click.option("--recipe", type=click.Path(path_type=Path, dir_okay=False), default=RECIPE, show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/demo"), show_default=True,
+    help="Folder of report and fleet; engines go beside it.",
+)  # fmt: skip
+@click.option(
+    "--recipe", type=click.Path(path_type=Path, dir_okay=False), default=RECIPE, show_default=True,
+    help="What the engines are built from.",
+)  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the fleet running afterwards (stop it with `blurfleet down`).")
 def demo(out: Path, recipe: Path, keep: bool) -> None:
     """Run the whole story on three real nodes; leave report.html and summary.json in --out.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -25,6 +24,7 @@ def up(fleet: Path, trace_url: str | None, as_json: bool) -> None:
     Restarting resumes what each node served. Stop it with `blurfleet down`.
 
     Example: blurfleet up && blurfleet get ne
+
     Example: blurfleet up --trace-url http://127.0.0.1:4318/v1/traces
     """
     local = LocalFleet(fleet)
@@ -51,11 +51,14 @@ def collector_address(url: str) -> str:
 
 @click.command()
 @fleet_option
-def down(fleet: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print whether something was stopped as JSON.")
+def down(fleet: Path, as_json: bool) -> None:
     """Stop the local fleet; what each node served is kept for the next `up`.
 
     Example: blurfleet down
     """
     stopped = LocalFleet(fleet).down()
-    click.echo("stopped" if stopped else "was not running", err=True)
-    sys.exit(0)
+    if as_json:
+        click.echo(dumps({"stopped": stopped}))
+    else:
+        click.echo("stopped" if stopped else "was not running", err=True)

@@ -36,7 +36,10 @@ def forge() -> None:
 
 @forge.command()
 @RECIPE
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/forge"), show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/forge"), show_default=True,
+    help="Folder of blobs by digest, and of the EngineSets that name them.",
+)  # fmt: skip
 @click.option("--only", multiple=True, metavar="SET", help="Build this set only; may be repeated.")
 @click.option(
     "--push",

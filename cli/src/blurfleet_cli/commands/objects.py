@@ -21,11 +21,14 @@ from blurfleet.errors import BlurfleetError, InvalidInput, UnknownName
 from blurfleet.reasons import Reason
 from blurfleet.store.folder import FolderStore
 from blurfleet.store.port import Ref
-from blurfleet_cli.where import fleet_option, open_store
+from blurfleet_cli.where import fleet_option, namespace_option, open_store
 
 
 @click.command()
-@click.option("-f", "--filename", "paths", multiple=True, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-f", "--filename", "paths", multiple=True, required=True, type=click.Path(path_type=Path),
+    help="File or folder of YAML, - for standard input; may be repeated.",
+)  # fmt: skip
 @fleet_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON report.")
 def apply(paths: tuple[Path, ...], fleet: Path, as_json: bool) -> None:
@@ -53,8 +56,12 @@ def _documents(paths: tuple[Path, ...]) -> list[tuple[str, Any]]:
             try:
                 text = sys.stdin.read() if str(file) == "-" else file.read_text()
                 found += [(str(file), body) for body in yaml.safe_load_all(text) if body is not None]
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                raise InvalidInput(Reason.UNREADABLE_FILE, f"cannot be read: {error}", where=str(file)) from error
+            except OSError as error:
+                said = f"cannot be read: {error.strerror or error}"
+                raise InvalidInput(Reason.UNREADABLE_FILE, said, where=str(file)) from error
+            except (UnicodeDecodeError, yaml.YAMLError) as error:
+                said = f"not YAML: {' '.join(str(error).split())[:300]}"
+                raise InvalidInput(Reason.UNPARSEABLE, said, where=str(file), fix="see examples/") from error
     if not found:
         raise InvalidInput(Reason.UNPARSEABLE, "no objects in the given files", where=", ".join(map(str, paths)))
     return found
@@ -82,11 +89,17 @@ def _find(store: FolderStore, kind: Kind, name: str, namespace: str | None) -> R
 @click.argument("kind")
 @click.argument("name", required=False)
 @fleet_option
-@click.option("-n", "--namespace", default="default", show_default=True)
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "yaml", "json"]), default="table")
+@namespace_option
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List objects of every namespace.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "yaml", "json"]), default="table",
+    show_default=True, help="wide has every column.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
-def get(kind: str, name: str | None, fleet: Path, namespace: str, output: str, as_json: bool) -> None:
+def get(kind: str, name: str | None, fleet: Path, namespace: str, everywhere: bool, output: str, as_json: bool) -> None:
     """List objects of a KIND (es, ppc, qp, er, ne, qr, eq), or show one by NAME.
+
+    Exit code 1 if there is none of that NAME, or an object cannot be read.
 
     Example: blurfleet get er -o wide
     """
@@ -96,6 +109,8 @@ def get(kind: str, name: str | None, fleet: Path, namespace: str, output: str, a
         objects, broken = [one], []
     else:
         objects, broken = store.objects(found_kind.name), store.broken(found_kind.name)
+        if found_kind.namespaced and not everywhere:
+            objects = [o for o in objects if o.meta.namespace == namespace]
     if as_json or output == "json":
         bodies = [o.wire() for o in objects]
         click.echo(dumps(bodies[0] if name else bodies))
@@ -147,16 +162,21 @@ def _age(seconds: float) -> str:
 @click.argument("kind")
 @click.argument("name")
 @fleet_option
-@click.option("-n", "--namespace", default="default", show_default=True)
-def describe(kind: str, name: str, fleet: Path, namespace: str) -> None:
+@namespace_option
+@click.option("--json", "as_json", is_flag=True, help="Print object and events as JSON.")
+def describe(kind: str, name: str, fleet: Path, namespace: str, as_json: bool) -> None:
     """Show one object of a KIND by NAME, with its conditions and the events about it.
 
     Example: blurfleet describe ne orin-0
     """
     store, found_kind = open_store(fleet), find_kind(kind)
     item = _must_find(store, found_kind, name, namespace)
+    events = store.events(Ref(kind=found_kind.name, name=name, namespace=item.meta.namespace))
+    if as_json:
+        said = [{"at": timestamp(e.at), "type": e.type, "reason": e.reason, "message": e.message} for e in events]
+        click.echo(dumps({"object": item.wire(), "events": said}))
+        return
     click.echo(yaml.safe_dump(item.wire(), sort_keys=False, allow_unicode=True), nl=False)
-    ref = Ref(kind=found_kind.name, name=name, namespace=item.meta.namespace)
     click.echo("events:")
-    for event in store.events(ref):
+    for event in events:
         click.echo(f"  {timestamp(event.at)}  {event.type:<8}{event.reason}: {event.message}")

@@ -49,8 +49,14 @@ def quality() -> None:
 @quality.command()
 @click.argument("file", type=_FILE)
 @_CLASS
-@click.option("--role", type=click.Choice(["primary", "fallback"]), default="primary", show_default=True)
-@click.option("--kind", type=click.Choice(["matte", "depth"]), default="matte", show_default=True)
+@click.option(
+    "--role", type=click.Choice(["primary", "fallback"]), default="primary", show_default=True,
+    help="Rules for the engine under test, or for an FP32 fallback.",
+)  # fmt: skip
+@click.option(
+    "--kind", type=click.Choice(["matte", "depth"]), default="matte", show_default=True,
+    help="What the arrays are; figures of edges are a matte's.",
+)  # fmt: skip
 @_JSON
 def compare(file: Path, device_class: str, role: str, kind: Kind, as_json: bool) -> None:
     """Judge FILE, an npz with the float arrays `ref` and `cand`, by the golden rules of a class.
@@ -64,7 +70,7 @@ def compare(file: Path, device_class: str, role: str, kind: Kind, as_json: bool)
         measurement = measure(reference, candidate, kind=kind)
     except BlurfleetError as error:
         body = {**refused(str(file), error).as_dict(), "metrics": {}, "verdict": Verdict.INCONCLUSIVE}
-        click.echo(dumps(body) if as_json else f"{file}: {error}", err=not as_json)
+        click.echo(dumps(body) if as_json else f"error: {error}", err=not as_json)
         sys.exit(1)
     rules = bind(resolve(default_policy(), device_class, "Primary" if role == "primary" else "Fallback"), "Golden")
     body = comparison(str(file), measurement, judge_golden(rules, {"pair": measurement}))
@@ -121,7 +127,8 @@ def load_pair(file: Path) -> tuple[Any, Any]:
     except Exception as error:
         # A damaged archive surfaces as whatever zipfile, zlib or numpy's header parser happens to raise.
         cause = str(error).split(". ")[0]
-        raise InvalidInput(Reason.UNPARSEABLE, f"not a readable npz: {cause}", where=where) from error
+        fix = "write it with numpy.savez(FILE, ref=..., cand=...)"
+        raise InvalidInput(Reason.UNPARSEABLE, f"not a readable npz: {cause}", where=where, fix=fix) from error
 
 
 def _table(body: dict[str, Any]) -> str:
@@ -146,7 +153,7 @@ def sequence(file: Path, as_json: bool) -> None:
     try:
         results = judge_file(file)
     except BlurfleetError as error:
-        click.echo(dumps(refused(str(file), error).as_dict()) if as_json else f"{file}: {error}", err=not as_json)
+        click.echo(dumps(refused(str(file), error).as_dict()) if as_json else f"error: {error}", err=not as_json)
         sys.exit(1)
     if as_json:
         click.echo(dumps([r.as_dict() for r in results]))

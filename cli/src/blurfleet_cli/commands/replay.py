@@ -26,9 +26,7 @@ def replay(evidence: Path, as_json: bool) -> None:
     try:
         found = replay_evidence(evidence)
     except BlurfleetError as error:
-        click.echo(
-            dumps(refused(str(evidence), error).as_dict()) if as_json else f"{evidence}: {error}", err=not as_json
-        )
+        click.echo(dumps(refused(str(evidence), error).as_dict()) if as_json else f"error: {error}", err=not as_json)
         sys.exit(1)
     report = as_report(str(evidence), found)
     if as_json:

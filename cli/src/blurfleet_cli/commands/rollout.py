@@ -22,7 +22,7 @@ from blurfleet.check import dumps
 from blurfleet.store.port import Ref, Store
 from blurfleet_cli import rollouts
 from blurfleet_cli.rollouts import NodeLine, Place
-from blurfleet_cli.where import fleet_option
+from blurfleet_cli.where import fleet_option, namespace_option
 
 _ENDED = ("Promoted", "RolledBack", "Aborted", "Stalled")
 
@@ -55,7 +55,7 @@ def _placed(function: Callable[..., None]) -> Callable[..., None]:
 
     options = (
         click.argument("name"),
-        click.option("-n", "--namespace", default="default", show_default=True),
+        namespace_option,
         fleet_option,
         click.option(
             "--kubeconfig",
@@ -131,7 +131,7 @@ def _token_command(field: str, text: str, example: str) -> None:
 
 
 _token_command(
-    "promote", "Open the current wave's gate and end its soak.", "blurfleet rollout promote bokeh --kubeconfig k"
+    "promote", "Open the current wave's gate and end its soak.", "blurfleet rollout promote bokeh --kubeconfig FILE"
 )
 _token_command("abort", "Go back to the last-known-good set, from any phase.", "blurfleet rollout abort bokeh")
 _token_command("retry", "Try the set again: latches and verdicts of the last try end.", "blurfleet rollout retry bokeh")
