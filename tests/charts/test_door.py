@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.charts.rendering import of, pods, render
+from helm_python import Chart, HelmError
+from tests.charts.rendering import CHART, named, of, pods, render
+
+from blurfleet_preprocess.settings import GatewaySettings
 
 GUARDED: dict[str, Any] = {
     "gateway": {
@@ -24,7 +27,8 @@ def gateway_of(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], 
     return pod, container, {e["name"]: e.get("value", "") for e in container["env"]}
 
 
-def test_as_shipped_the_door_is_open_on_both_protocols() -> None:
+def test_as_shipped_the_door_is_open_on_both_protocols_to_its_own_namespace() -> None:
+    assert let_in({}) == [{"podSelector": {}}]
     _, container, environment = gateway_of({})
     assert environment["BLURFLEET_OPEN_DOOR"] == "true"
     assert environment["BLURFLEET_GATEWAY_GRPC_PORT"] == "8091"
@@ -32,6 +36,64 @@ def test_as_shipped_the_door_is_open_on_both_protocols() -> None:
     assert not [name for name in environment if "TLS" in name or "TOKENS" in name]
     assert [(p["name"], p["containerPort"]) for p in container["ports"]] == [("http", 8090), ("grpc", 8091)]
     assert {container[p]["httpGet"]["scheme"] for p in ("readinessProbe", "livenessProbe")} == {"HTTP"}
+
+
+def let_in(values: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return who may reach the clients' ports, None where that is everybody."""
+    rules = named(render(values), "NetworkPolicy", "blurfleet-gateway")["spec"]["ingress"]
+    [door] = [r for r in rules if {"port": "http"} in r["ports"]]
+    assert {"port": "grpc"} in door["ports"]
+    found: list[dict[str, Any]] | None = door.get("from")
+    return found
+
+
+def test_others_come_in_when_they_are_named_and_everybody_when_nobody_is() -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert let_in({"gateway": {"allowFrom": [prometheus]}}) == [prometheus]
+    assert let_in({"gateway": {"allowFrom": []}}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param({}, ["door is open", "Pods of blurfleet-system alone"], id="as shipped"),
+        pytest.param({"gateway": {"allowFrom": []}}, ["door is open", "Everybody"], id="open to everybody"),
+        pytest.param(
+            {"gateway": {**GUARDED["gateway"], "allowFrom": [{"namespaceSelector": {}}]}}, [], id="guarded, and named"
+        ),
+    ],
+)
+def test_the_notes_say_who_may_ask(values: dict[str, Any], said: list[str]) -> None:
+    parts = Chart.load(CHART).render(values, name="blurfleet", namespace="blurfleet-system")
+    notes = parts["blurfleet/templates/NOTES.txt"]
+    assert [
+        words for words in ("door is open", "Pods of blurfleet-system alone", "Everybody") if words in notes
+    ] == said
+    assert "\n\nUninstalling leaves" in notes
+
+
+def test_the_gateway_that_is_rendered_reads_a_proxys_names_and_the_bounds_of_streams() -> None:
+    streams = {"atOnce": 8, "frameBytes": 20000000, "idleSeconds": 12.5, "sendSeconds": 3}
+    for values, names, expected in (
+        ({}, "", (32, 8 << 20, 30.0, 10.0)),
+        (
+            {"gateway": {"hostNames": ["video.example.org", "b"], "streams": streams}},
+            "video.example.org,b",
+            (8, 20000000, 12.5, 3.0),
+        ),
+    ):
+        environment = gateway_of(values)[2]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            read = GatewaySettings()
+        assert read.host_names == names
+        assert (read.streams, read.stream_frame_bytes, read.stream_idle_s, read.stream_send_s) == expected
+
+
+def test_a_name_that_is_no_host_is_refused_by_the_schema() -> None:
+    with pytest.raises(HelmError, match="hostNames"):
+        render({"gateway": {"hostNames": ["https://video.example.org/"]}})
 
 
 def test_with_both_secrets_the_gateway_reads_them_and_does_not_start_without() -> None:
