@@ -228,11 +228,13 @@ def test_a_wrong_parameter_is_the_senders_problem(client: httpx.Client, photo: b
 
 
 def test_unknown_paths_and_methods_are_problems_too(client: httpx.Client) -> None:
-    problem(client.get("/nowhere"), 404, "NotFound")
+    assert "/v1/blur" in problem(client.get("/nowhere"), 404, "NotFound")["fix"]
     slashed = client.post("/v1/blur/", headers={"host": "localhost:1"})
     problem(slashed, 404, "NotFound")
     assert "location" not in slashed.headers
-    problem(client.get("/v1/matte"), 405, "InvalidRequest")
+    posted_only = client.get("/v1/matte")
+    assert "Allow" in problem(posted_only, 405, "InvalidRequest")["fix"]
+    assert posted_only.headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])

@@ -31,6 +31,10 @@ from blurfleet_preprocess.tracing import TRACE_HEADER, TracedRequests
 
 _LOGGED = 200  # characters of a client's path
 _NONE: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}  # our own spans and figures say more
+_ELSEWHERE = {
+    HTTPStatus.NOT_FOUND: "post a picture to /v1/matte or /v1/blur, a tensor to /v1/tensor",
+    HTTPStatus.METHOD_NOT_ALLOWED: "use a method that the header Allow names",
+}
 
 
 def build_app(exchange: Exchange, ready: Readiness, streams: StreamLimits | None = None) -> FastAPI:
@@ -75,7 +79,8 @@ def _install_problems(app: FastAPI, metrics: GatewayMetrics) -> None:
         assert isinstance(error, HTTPException)
         status = HTTPStatus(error.status_code)
         reason = Reason.NOT_FOUND if status is HTTPStatus.NOT_FOUND else Reason.INVALID_REQUEST
-        body = problems.document(status, reason, str(error.detail))
+        fix = _ELSEWHERE.get(status, "")
+        body = problems.document(status, reason, str(error.detail), {"fix": fix})
         return answer(request, status.value, body, dict(error.headers or {}))
 
     async def gone(request: Request, _: Exception) -> Response:
