@@ -80,6 +80,22 @@ def test_a_trip_while_the_store_is_away_is_said_later_at_its_own_time_before_the
     ]
 
 
+def test_an_agent_killed_before_it_noted_what_it_said_says_nothing_twice(tmp_path: Path) -> None:
+    store, kept = FlakyStore(), tmp_path / "events.json"
+    store.away = True
+    outbox = Outbox(store, REF, kept)
+    outbox.notice(status(2, "Fallback", "2027-01-15T08:01:00.250Z"), now=1_800_000_061.0)
+    owed = kept.read_bytes()
+    store.away = False
+    for _ in range(2):
+        kept.write_bytes(owed)
+        outbox = Outbox(store, REF, kept)
+        outbox.start()
+        wait(lambda: b'"waiting": []' in kept.read_bytes())
+        outbox.close()
+    assert said(store) == [("DEERExceeded", 1_800_000_060.25), ("Swapped", 1_800_000_060.251)]
+
+
 def test_a_torn_events_file_is_as_if_nothing_had_been_said(tmp_path: Path) -> None:
     (tmp_path / "events.json").write_text('{"schemaVersion": 1, "sai')
     store = MemoryStore()
