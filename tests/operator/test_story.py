@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from simulated_fleet import Fleet, Script, digest, policy_spec, resource
 
+from blurfleet.api.meta import condition
 from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.errors import AdmissionRefused
 from blurfleet.reasons import Reason
@@ -220,6 +221,32 @@ def test_a_drained_node_gets_its_clients_back_once_its_standby_passes_and_no_soo
     fleet.script = Script()
     fleet.until(lambda: sends_clients_away(fleet) == set())
     assert fleet.said("NodesHealthy") == ("True", "Serving")
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        pytest.param({}, "drained: orin-0; every FP32", id="while it is suspect"),
+        pytest.param({"paused": True}, "drained: orin-0; every FP32", id="paused"),
+        pytest.param({"ops": {"abort": "stop"}}, "still drained: orin-0; no standby", id="aborted"),
+        pytest.param({"engine_set": "fp32"}, "still drained: orin-0; no standby", id="back to the set of before"),
+    ],
+)
+def test_no_node_is_called_healthy_whose_clients_are_sent_away(
+    fleet: Fleet, then: dict[str, object], words: str
+) -> None:
+    fleet.set("mixed", precision="Mixed")
+    fleet.script = BROKEN
+    fleet.change(engine_set="mixed")
+    fleet.until(lambda: sends_clients_away(fleet) == {"orin-0"})
+    fleet.change(**then)
+    for _ in range(12):
+        fleet.tick()
+        assert sends_clients_away(fleet) == {"orin-0"}
+        assert fleet.said("NodesHealthy") == ("False", "NodeSuspect")
+    found = condition(fleet.status().conditions, "NodesHealthy")
+    assert found is not None
+    assert found.message.startswith(words)
 
 
 def test_a_suspect_node_keeps_its_clients_where_no_other_of_its_class_answers(fleet: Fleet) -> None:
