@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ import pytest
 from skimage import data
 
 from blurfleet.cache import cache_dir
-from blurfleet.client import Client, FrameResult, GatewayUnavailable, VideoOptions
+from blurfleet.client import AsyncClient, Client, FrameResult, GatewayUnavailable, VideoOptions
 from blurfleet.contract import contract_hash
+from blurfleet.errors import InvalidInput
 from blurfleet.pixels import to_tensor
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_cli.door_bench import SIZE, SPEC, gateway_before
@@ -99,3 +101,18 @@ def test_a_frame_beyond_the_gateways_limit_ends_the_stream(url: str) -> None:
 
     with pytest.raises(GatewayUnavailable, match="1009"):
         too_large()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8090", "ftp://127.0.0.1", "http://", ""])
+def test_what_is_no_address_is_refused_before_anything_is_asked(url: str) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(InvalidInput, match=re.escape(f"{url!r} is no address of a gateway")) as refused:
+            kind(url)
+        assert "http://127.0.0.1:8090" in refused.value.fix
+
+
+@pytest.mark.parametrize("photo", ["photo.jpg", Path("photo.jpg"), None], ids=["name", "path", "nothing"])
+def test_a_files_name_is_no_picture(photo: Any) -> None:
+    with Client("http://127.0.0.1:9") as gateway, pytest.raises(InvalidInput, match="is no picture") as refused:
+        gateway.blur(photo)
+    assert refused.value.fix == "give the file's bytes, or uint8 RGB [H,W,3]"

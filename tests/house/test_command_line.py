@@ -164,7 +164,7 @@ def test_a_file_that_is_not_what_it_should_be_is_said_without_numpys_advice(tmp_
         (("contract", "diagnose", "--reference", str(words), "--observed", str(picture)), "(write it with numpy.save)"),
         (("contract", "show", str(words)), "[ContractInvalid] (`blurfleet contract show` prints a right one)"),
         (("quality", "compare", str(words)), "(write it with numpy.savez(FILE, ref=..., cand=...))"),
-        (("replay", str(words)), "(name a folder that an agent kept: "),
+        (("replay", str(words)), "(name a folder that an agent kept, "),
     ):
         code, _, err = ask(*given)
         assert (code, err.count("\n")) == (1, 1), err
@@ -185,3 +185,13 @@ def test_what_is_applied_must_be_yaml(tmp_path: Path) -> None:
         1,
         f"error: {tmp_path / 'none'}: cannot be read: No such file or directory [UnreadableFile]\n",
     )
+
+
+@pytest.mark.parametrize("words", [("cluster", "up"), ("bench", "scale"), ("demo",)], ids=" ".join)
+def test_outside_the_checkout_nothing_is_started(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blurfleet_cli", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "run this in blurfleet's checkout" in done.stderr
+    assert list(tmp_path.iterdir()) == []

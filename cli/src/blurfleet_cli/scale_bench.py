@@ -30,7 +30,7 @@ from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
 from blurfleet.store.port import Ref
 from blurfleet_cli.cluster.changes import Changes
-from blurfleet_cli.cluster.ground import install
+from blurfleet_cli.cluster.ground import install, require_checkout
 from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, service_account_token
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
@@ -396,6 +396,7 @@ def run(counts: tuple[int, ...], tell: Tell) -> list[dict[str, Any]]:
 
     Times are in seconds as seen on a watch; `load_average` says how quiet the machine was before.
     """
+    require_checkout()
     reports = []
     for count in counts:
         load = os.getloadavg()[0]

@@ -54,22 +54,29 @@ def install(api: KubeApi, root: Path = Path(), tell: Callable[[str], None] = lam
 
     May be repeated. Raises UnknownName where `root` is no checkout, StoreError, and NodeError after a minute.
     """
-    crds = sorted((root / CHART / "crds").glob("*.yaml"))
-    ground = root / GROUND
-    if not crds or not ground.is_file():
-        raise UnknownName(
-            Reason.NOT_FOUND, "no chart here", where=str(root.resolve()), fix="run this in blurfleet's checkout"
-        )
+    require_checkout(root)
     tell("installing kinds")
-    definitions = [body for path in crds for body in _documents(path)]
+    definitions = [body for path in _definitions(root) for body in _documents(path)]
     for body in definitions:
         api.apply(body)
     _until(lambda: all(_established(api.get(body)) for body in definitions), "a kind is not served")
     tell("installing roles and policies")
-    for body in _documents(ground):
+    for body in _documents(root / GROUND):
         api.apply(body)
     tell("waiting for the policies to be in force")
     _wait_in_force(api)
+
+
+def require_checkout(root: Path = Path()) -> None:
+    """Raise UnknownName where `root` is no checkout: ask before anything is started for it."""
+    if not _definitions(root) or not (root / GROUND).is_file():
+        raise UnknownName(
+            Reason.NOT_FOUND, "no chart here", where=str(root.resolve()), fix="run this in blurfleet's checkout"
+        )
+
+
+def _definitions(root: Path) -> list[Path]:
+    return sorted((root / CHART / "crds").glob("*.yaml"))
 
 
 def _documents(path: Path) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from blurfleet.check import dumps
-from blurfleet_cli.cluster.ground import install
+from blurfleet_cli.cluster.ground import install, require_checkout
 from blurfleet_cli.cluster.plane import ControlPlane
 
 DEFAULT_CLUSTER = Path("out/cluster")
@@ -42,6 +42,7 @@ def up(folder: Path, as_json: bool) -> None:
 
     Example: blurfleet cluster up
     """
+    require_checkout()
     plane = ControlPlane(folder, tell=lambda text: click.echo(text, err=True))
     plane.start()
     with contextlib.closing(plane.admin()) as api:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from blurfleet.cache import cache_dir
+from blurfleet.errors import InvalidInput
+from blurfleet.reasons import Reason
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_cli.demo import report
 from blurfleet_cli.demo.story import tell_story
@@ -32,10 +34,13 @@ RECIPE = Path("model_repo/bokeh-u2netp/recipe.yaml")
 def demo(out: Path, recipe: Path, keep: bool) -> None:
     """Run the whole story on three real nodes; leave report.html and summary.json in --out.
 
-    Exit code 1 if any promise failed.
+    Run it in blurfleet's checkout. Exit code 1 if any promise failed.
 
     Example: blurfleet demo && xdg-open out/demo/report.html
     """
+    if not recipe.is_file():
+        fix = "run this in blurfleet's checkout, or name --recipe"
+        raise InvalidInput(Reason.MISSING_FILE, "no recipe here", where=str(recipe), fix=fix)
     console = Console(highlight=False)
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)

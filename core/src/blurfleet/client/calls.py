@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
+from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
@@ -121,6 +122,15 @@ def prepared(photo: Photo, served: ContractAnswer) -> Tensor:
     return to_tensor(decode(encoded(photo), served.spec), served.spec)
 
 
+def base_url(url: str) -> str:
+    """Return a gateway's address without a slash at its end. Raises InvalidInput for what is no http or https URL."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        message, fix = f"{url[:80]!r} is no address of a gateway", "give one such as http://127.0.0.1:8090"
+        raise InvalidInput(Reason.INVALID_REQUEST, message, where="url", fix=fix)
+    return url.rstrip("/")
+
+
 def encoded(photo: Photo) -> bytes:
     """Return a picture's bytes; an array uint8 RGB [H,W,3] is packed as PNG, without loss. Raises InvalidInput."""
     if isinstance(photo, bytes):
@@ -131,6 +141,9 @@ def encoded(photo: Photo) -> bytes:
 
 def bgr_of(photo: npt.NDArray[np.uint8]) -> Any:
     """Return an array as OpenCV stores it. Raises InvalidInput for anything but uint8 RGB [H,W,3]."""
+    if not isinstance(photo, np.ndarray):
+        message, fix = f"a {type(photo).__name__} is no picture", "give the file's bytes, or uint8 RGB [H,W,3]"
+        raise InvalidInput(Reason.WRONG_SHAPE, message, where="picture", fix=fix)
     if photo.dtype != np.uint8 or photo.ndim != 3 or photo.shape[2] != 3 or 0 in photo.shape:
         message = f"an array of {list(photo.shape)} {photo.dtype} is no picture"
         raise InvalidInput(Reason.WRONG_SHAPE, message, where="picture", fix="give uint8 RGB [H,W,3], or encoded bytes")

@@ -46,7 +46,7 @@ class AsyncClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         _shared: tuple[httpx.AsyncClient, Known] | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = calls.base_url(url)
         self.terms = terms or Terms()
         self._verify = verify
         self._pause = pause

@@ -49,7 +49,7 @@ class Client:
         pause: Callable[[float], None] = _wait,
         _shared: tuple[httpx.Client, Known] | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = calls.base_url(url)
         self.terms = terms or Terms()
         self._verify = verify
         self._pause = pause

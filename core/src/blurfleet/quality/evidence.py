@@ -197,7 +197,7 @@ def load_evidence(folder: Path) -> Evidence:
     try:
         return Evidence.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        fix = "name a folder that an agent kept: status.lastTrip.evidence of a NodeEngine names it"
+        fix = "name a folder that an agent kept, as lastTrip.evidence in a NodeEngine's status does"
         raise InvalidInput(Reason.UNREADABLE_FILE, error.strerror or str(error), where=str(path), fix=fix) from error
     except ValidationError as error:
         raise invalid(error, str(path)) from error

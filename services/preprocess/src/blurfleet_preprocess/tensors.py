@@ -120,9 +120,9 @@ def _header(body: bytes) -> tuple[tuple[int, ...], int]:
     shape, fortran, dtype, start = _npy_header(body)
     if fortran or dtype != np.dtype("<f4"):
         order = "Fortran" if fortran else "C"
-        raise ContractRefused(
-            Reason.WRONG_DTYPE, f"{dtype} in {order} order, not little-endian float32 in C order", where=_WHERE
-        )
+        message = f"{dtype} in {order} order, not little-endian float32 in C order"
+        fix = "save numpy.ascontiguousarray(tensor, dtype='<f4')"
+        raise ContractRefused(Reason.WRONG_DTYPE, message, where=_WHERE, fix=fix)
     return shape, start
 
 
