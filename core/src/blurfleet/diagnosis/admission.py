@@ -162,10 +162,14 @@ def _sampled(planes: npt.NDArray[np.float32]) -> Three:
 
 def _levels_seen(sample: Three, way: Normalisation) -> int:
     """Return how many levels of 0..255 undoing `way` gives, summed over channels; 0 where they are not whole ones."""
-    levels = 255.0 * (sample - way.offset[:, None]) / way.gain[:, None]
+    levels = 255.0 * (sample - way.offset[:, None])
+    levels /= way.gain[:, None]
     whole = np.rint(levels)
-    if not (np.mean(np.abs(levels - whole) <= _LATTICE_LEVELS) >= _LATTICE_SHARE):
+    levels -= whole
+    near = np.count_nonzero(np.abs(levels, out=levels) <= _LATTICE_LEVELS)
+    if not (near >= _LATTICE_SHARE * levels.size):
         return 0
     if whole.min() < 0 or whole.max() > 255:
         return 0
-    return int(sum(np.count_nonzero(np.bincount(row, minlength=256)) for row in whole.astype(np.intp)))
+    whole += np.arange(0, 256 * len(whole), 256)[:, None]  # a range of bins for each channel
+    return int(np.count_nonzero(np.bincount(whole.astype(np.intp).ravel())))

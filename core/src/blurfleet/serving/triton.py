@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import grpc.experimental
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -30,6 +31,11 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+
+
+_MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+# Whoever asks waits for its answer itself: the library else starts a thread for a call and wakes the asker from there.
+_ON_ITS_OWN_THREAD = (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +101,14 @@ class TritonClient:
         self.address = address
         self._input = input_name
         self._output = output_name
-        self._channel = channel_to(address)
+        self._channel = grpc.insecure_channel(address, options=(*CHANNEL_OPTIONS, _ON_ITS_OWN_THREAD))
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        # One message comes back; a call with a stream of answers is the kind that waits here and can be cut off.
+        self._cancellable = self._channel.unary_stream(
+            _MODEL_INFER,
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelInferResponse.FromString,
+        )
         local = shared is not None and address.startswith(_LOOPBACK)
         self._shared = SharedTensors(self._stub, shared) if shared is not None and local else None
 
@@ -176,19 +188,19 @@ class TritonClient:
     ) -> Any:
         life.check()
         bound = life.within(timeout_s)
-        call = self._stub.ModelInfer.future(request, timeout=bound, metadata=metadata)
+        call = self._cancellable(request, timeout=bound, metadata=metadata)
         try:
             with life.ending(call.cancel):
-                return call.result()
-        except grpc.FutureCancelledError as error:
-            life.check()
-            where = request.model_name
-            raise EngineError(Reason.TRITON_UNREACHABLE, "the call was cut off", where=where) from error
+                answers = list(call)  # to the end: the status comes last
         except grpc.RpcError as error:
             life.check()  # a client's end is not the engine's fault
             if bound < timeout_s and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise life.too_late() from error  # gRPC's clock may be a little ahead
             raise
+        if len(answers) != 1:
+            message = f"{len(answers)} answers to one request"
+            raise EngineError(Reason.INFER_FAILED, message, where=request.model_name)
+        return answers[0]
 
     def _matte(self, response: Any, raw: Sequence[bytes], model: str) -> npt.NDArray[np.float32]:
         for index, output in enumerate(response.outputs):

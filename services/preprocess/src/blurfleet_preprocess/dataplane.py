@@ -23,7 +23,7 @@ from blurfleet.serving.triton import InferResult
 from blurfleet_preprocess.input_windows import InputWindows
 from blurfleet_preprocess.metrics import GatewayMetrics
 from blurfleet_preprocess.room import Share
-from blurfleet_preprocess.screening import Settled, doubt, settle
+from blurfleet_preprocess.screening import SOUND, Settled, doubt, settle
 from blurfleet_preprocess.stages import Attributes, Stages
 from blurfleet_preprocess.streams import Ticket
 from blurfleet_preprocess.tensors import ContractMismatch, admit_tensor
@@ -237,8 +237,9 @@ class Gateway:
     def _answer(self, caller: Caller, snapshot: Snapshot, tensor: Tensor, decoded: Decoded | None) -> Answer:
         asked = self._ask(caller, snapshot, tensor)
         with caller.stages.timed("check"):
-            second = self._second_opinion(caller, asked, tensor)
-            settled = settle(asked.matte[0, 0], None if second is None else second[0, 0])
+            sound = doubt(asked.matte[0, 0]) is None
+            second = None if sound else self._second_opinion(caller, asked, tensor)
+            settled = SOUND if sound else settle(asked.matte[0, 0], None if second is None else second[0, 0])
         self._tell(caller, asked, tensor, second, settled)
         caller.stages.span.set_attributes(_facts(asked.snapshot, asked.engine))
         if settled.reason is not None and settled.use != "Engine":
@@ -287,9 +288,9 @@ class Gateway:
         return _Asked(snapshot=snapshot, engine=engine, matte=matte)
 
     def _second_opinion(self, caller: Caller, asked: _Asked, tensor: Tensor) -> Tensor | None:
-        """Return the standby's matte on the same tensor where the first one is in doubt, None without one."""
+        """Return the standby's matte on the same tensor, since the first one is in doubt; None without a standby."""
         standby = asked.snapshot.standby
-        if standby is None or standby.engine == asked.engine.engine or doubt(asked.matte[0, 0]) is None:
+        if standby is None or standby.engine == asked.engine.engine:
             return None
         try:
             with caller.stages.within("triton.infer", _facts(asked.snapshot, standby)) as span:

@@ -129,11 +129,11 @@ class Regions:
 
     def write(self, who: Neighbour, ref: RegionRef, matte: npt.NDArray[np.float32]) -> None:
         """Write the matte to the start of `ref`. Raises UnknownName, InvalidInput (too small, no longer there)."""
-        data = matte.tobytes()
-        if len(data) > ref.byte_size:
-            raise _refused(f"{len(data)} bytes do not fit into {ref.byte_size} of region {ref.name!r}")
+        data = np.ascontiguousarray(matte).data
+        if data.nbytes > ref.byte_size:
+            raise _refused(f"{data.nbytes} bytes do not fit into {ref.byte_size} of region {ref.name!r}")
         with self._lent(who, ref) as (region, descriptor):
-            if os.fstat(descriptor).st_size < region.offset + ref.offset + len(data):
+            if os.fstat(descriptor).st_size < region.offset + ref.offset + data.nbytes:
                 raise _refused(f"region {ref.name!r} has shrunk")  # writing would grow the file anew
             os.pwrite(descriptor, data, region.offset + ref.offset)
 

@@ -25,7 +25,8 @@ class Settled:
     message: str = ""
 
 
-_SOUND = Settled(use="Engine", kind=FrameKind.SAMPLE, reason=None)
+SOUND = Settled(use="Engine", kind=FrameKind.SAMPLE, reason=None)
+"""What becomes of a matte that is not in doubt."""
 
 
 def doubt(matte: Matte) -> Reason | None:
@@ -45,7 +46,7 @@ def settle(matte: Matte, fallback: Matte | None) -> Settled:
     """
     reason = doubt(matte)
     if reason is None:
-        return _SOUND
+        return SOUND
     usable = fallback is not None and doubt(fallback) in (None, Reason.COLLAPSED_OUTPUT)
     if reason is not Reason.COLLAPSED_OUTPUT:
         use: Literal["Fallback", "Neither"] = "Fallback" if usable else "Neither"
@@ -56,6 +57,6 @@ def settle(matte: Matte, fallback: Matte | None) -> Settled:
         return Settled(use="Engine", kind=FrameKind.SUSPECT, reason=reason, message=message)
     difference = float(cv2.norm(matte, fallback, cv2.NORM_INF))
     if difference <= AGREEMENT:
-        return _SOUND
+        return SOUND
     message = f"near-constant, the fallback differs by {difference:.3g}"
     return Settled(use="Fallback", kind=FrameKind.SUSPECT, reason=reason, message=message)
