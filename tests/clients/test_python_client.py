@@ -13,12 +13,15 @@ import cv2
 import numpy as np
 import pytest
 from skimage import data
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from blurfleet.cache import cache_dir
-from blurfleet.client import AsyncClient, Client, FrameResult, GatewayUnavailable, VideoOptions
+from blurfleet.client import AsyncClient, Client, FrameResult, RequestRefused, VideoOptions
 from blurfleet.contract import contract_hash
 from blurfleet.errors import InvalidInput
 from blurfleet.pixels import to_tensor
+from blurfleet.serving.streaming import SUBPROTOCOL
 from blurfleet_agent.tritonenv import ensure_environment
 from blurfleet_cli.door_bench import SIZE, SPEC, gateway_before
 from blurfleet_cli.swap_bench import SwapBench
@@ -93,14 +96,28 @@ def test_a_stream_brings_each_frames_own_matte_whoever_of_two_clients_sent_it(ur
         assert one.name != other.name
 
 
-def test_a_frame_beyond_the_gateways_limit_ends_the_stream(url: str) -> None:
-    def too_large() -> None:
-        with Client(url) as gateway, gateway.stream() as video:
+def test_a_frame_beyond_the_gateways_limit_is_refused_and_the_stream_goes_on(url: str) -> None:
+    with Client(url) as gateway, gateway.stream() as video:
+        with pytest.raises(RequestRefused, match="a frame of 9437184 bytes, and this gateway takes 8388608"):
             video.send(bytes(9 << 20))
-            video.receive()
+        assert video.send(data.astronaut()) == 1
+        heard = video.receive()
+        assert isinstance(heard, FrameResult)
+        assert heard.id == 1
+    assert video.summary is not None
+    assert (video.summary.received, video.summary.answered) == (1, 1)
 
-    with pytest.raises(GatewayUnavailable, match="1009"):
-        too_large()
+
+def test_a_client_that_sends_such_a_frame_all_the_same_is_hung_up_on_at_its_first_bytes(url: str) -> None:
+    with connect(f"ws{url.removeprefix('http')}/v1/stream", subprotocols=[SUBPROTOCOL]) as socket:
+        socket.send('{"kind": "hello"}')
+        assert '"ready"' in str(socket.recv(timeout=10))
+        masked_binary = bytes([0x82, 0xFF]) + (9 << 20).to_bytes(8, "big") + bytes(4)
+        socket.socket.sendall(masked_binary)
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=10)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8090", "ftp://127.0.0.1", "http://", ""])

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from blurfleet.client.answers import MadeBy, pixels_of
 from blurfleet.client.calls import NPY, Photo, bgr_of, option
-from blurfleet.client.failures import GatewayFailure, GatewayUnavailable, failure_from
+from blurfleet.client.failures import GatewayFailure, GatewayUnavailable, RequestRefused, failure_from
 from blurfleet.client.terms import Terms
 from blurfleet.reasons import Reason
 from blurfleet.serving.streaming import (
@@ -103,6 +103,17 @@ class Conversation:
         self.sent = 0
         self.ready: Ready | None = None
         self.summary: Summary | None = None
+
+    def fitting(self, frame: bytes) -> bytes:
+        """Return `frame` where the gateway takes one so large. Raises RequestRefused.
+
+        It would end the stream with 1009, and that word is often lost while the rest of the frame is being sent.
+        """
+        limit = self.ready.max_frame_bytes if self.ready is not None else len(frame)
+        if len(frame) > limit:
+            message = f"a frame of {len(frame)} bytes, and this gateway takes {limit}"
+            raise RequestRefused(Reason.REQUEST_TOO_LARGE, message, where="frame", fix="send a smaller picture")
+        return frame
 
     def take(self, message: str | bytes) -> Heard | None:
         """Return what a message says of a frame, None for one about the stream. Raises GatewayFailure at a bad end."""

@@ -7,6 +7,7 @@ next answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -25,6 +26,9 @@ from blurfleet.reasons import Reason
 from blurfleet.serving.streaming import SUBPROTOCOL, End, Summary, text_of
 
 MAX_ANSWER_BYTES = 128 << 20
+# A connection that is cut becomes a GatewayUnavailable; websockets would print its traceback beside it.
+_LOG = logging.getLogger("blurfleet.client.stream")
+_LOG.addHandler(logging.NullHandler())
 
 
 class _Open:
@@ -58,8 +62,11 @@ class Video(_Open):
             self._hear(timeout_s)
 
     def send(self, photo: Photo) -> int:
-        """Send a frame, encoded or uint8 RGB [H,W,3] (packed as JPEG); return its id. Raises GatewayUnavailable."""
-        self._put(frame_bytes(photo))
+        """Send a frame, encoded or uint8 RGB [H,W,3] (packed as JPEG); return its id.
+
+        Raises GatewayUnavailable, and RequestRefused for one that is too large: the stream goes on without it.
+        """
+        self._put(self._talk.fitting(frame_bytes(photo)))
         self._talk.sent += 1
         return self._talk.sent
 
@@ -115,8 +122,11 @@ class AsyncVideo(_Open):
             await self._hear(timeout_s)
 
     async def send(self, photo: Photo) -> int:
-        """Send a frame, encoded or uint8 RGB [H,W,3] (packed as JPEG); return its id. Raises GatewayUnavailable."""
-        await self._put(frame_bytes(photo))
+        """Send a frame, encoded or uint8 RGB [H,W,3] (packed as JPEG); return its id.
+
+        Raises GatewayUnavailable, and RequestRefused for one that is too large: the stream goes on without it.
+        """
+        await self._put(self._talk.fitting(frame_bytes(photo)))
         self._talk.sent += 1
         return self._talk.sent
 
@@ -206,6 +216,7 @@ def _how(url: str, terms: Terms, verify: ssl.SSLContext | bool) -> dict[str, Any
         "proxy": None,
         "max_size": MAX_ANSWER_BYTES,
         "open_timeout": terms.deadline_s,
+        "logger": _LOG,
     }
     if url.startswith("https"):
         how["ssl"] = verify if isinstance(verify, ssl.SSLContext) else _context(verify)
