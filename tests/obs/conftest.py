@@ -42,6 +42,7 @@ class Exporters:
         self.registries = {name: CollectorRegistry() for name in ("agent", "gateway", "operator")}
         self.agent = Metrics(self.registries["agent"], node=NODE, device_class="jetson-orin")
         self.gateway = GatewayMetrics(self.registries["gateway"])
+        self.gateway.watch_samples(dropped=lambda: 0.0, connected=lambda: 1.0)
         self.operator = LoopMetrics(self.registries["operator"])
         self.registries["operator"].register(FleetCollector(self._world, self.operator.is_acting))
         self.operator.acting.set(1)
