@@ -59,6 +59,7 @@ class Exporters:
         self.agent.swapped("bokeh", seconds=0.024, epoch=2)
         self.agent.tripped("bokeh", "DEERExceeded", swapped=True)
         self.agent.serving("bokeh", epoch=2, fallback_ready=True)
+        self.agent.input_drift("bokeh", drifted=False, p=0.8)
         trip = TripStatus(
             digest="sha256:" + "a" * 64, set="mixed", reason="DEERExceeded", metric="DEER", value="0.3", limit="0.18",
             frame=812, frames_to_detect=3, at="2027-01-15T08:00:00.000Z", swap_ms=24.0,
