@@ -143,7 +143,7 @@ def test_the_standby_takes_over_a_rollout_under_way_gives_it_back_and_the_two_ne
     until(lambda: first.said()[-1] == (True, "Acting") and len(first.said()) > 1, what="the first takes back")
     fleet.change(engineSet="last", waves=[{"name": "all", "percent": 100, "soak": "0s"}])
     fleet.wait_promoted("bokeh", "last")
-    assert second.said()[-1] == (False, "StandingBy")
+    until(lambda: second.said()[-1] == (False, "StandingBy"), what="the second stands by again")
     assert writers(plane, first, second) == ["first", "second", "first"]
 
     for name, node in nodes.items():
@@ -155,7 +155,7 @@ def test_the_standby_takes_over_a_rollout_under_way_gives_it_back_and_the_two_ne
 
     # In order, nothing has to run out: the next one acts as soon as it looks.
     assert first.process.stop() == 0
-    until(lambda: second.said()[-1] == (True, "Acting"), within_s=LIFETIME_S / 2, what="the second acts at once")
+    until(lambda: second.said()[-1] == (True, "Acting"), within_s=0.75 * LIFETIME_S, what="the second acts at once")
     refused = [e["requestURI"] for _, e in entries(plane, first, second) if e["responseStatus"]["code"] == 403]
     assert refused == []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blurfleet.deadline import came_true
 from blurfleet.errors import EngineError, EngineTimeout, InvalidInput
 from blurfleet.reasons import Reason
 from blurfleet.serving.triton import TritonClient
@@ -144,12 +145,21 @@ def test_without_the_key_neither_protocol_controls_the_repository(triton: SwapBe
         connection.close()
 
 
-def test_statistics_count_the_answers_of_each_version(triton: SwapBench) -> None:
-    name = triton.engines[0].name
-    before = triton.control.statistics()[name][1]
-    triton.client.infer(name, triton.probe, timeout_s=5.0)
-    after = triton.control.statistics()[name][1]
-    assert (after.succeeded - before.succeeded, after.failed - before.failed) == (1, 0)
+def test_statistics_count_the_answers_of_each_version(triton: SwapBench, tmp_path: Path) -> None:
+    name = "bokeh__counted00000"
+    publish(triton, name, SLOW.replace("1.0", "0.0"), tmp_path)
+    triton.control.load(name, timeout_s=30.0)
+
+    def counted() -> tuple[int, int]:
+        found = triton.control.statistics()[name][1]
+        return found.succeeded, found.failed
+
+    assert counted() == (0, 0)
+    for times in (1, 2):
+        triton.client.infer(name, triton.probe, timeout_s=5.0)
+        # A backend counts after its answer has gone out.
+        assert came_true(lambda times=times: counted() == (times, 0), 10.0), counted()
+    triton.control.unload(name)
 
 
 def test_failures_of_an_inference_are_told_apart(triton: SwapBench, tmp_path: Path) -> None:
