@@ -19,7 +19,7 @@ from blurfleet_preprocess.compositing.depth import focus_of, layered
 from blurfleet_preprocess.compositing.edges import Edge, refine
 from blurfleet_preprocess.compositing.light import Picture
 from blurfleet_preprocess.compositing.look import Look
-from blurfleet_preprocess.compositing.scales import Scales, fitted, gridded, halved
+from blurfleet_preprocess.compositing.scales import Check, Scales, fitted, gridded, halved, unasked
 from blurfleet_preprocess.compositing.sides import sides
 from blurfleet_preprocess.compositing.subject import cut_out, fine, over
 
@@ -66,25 +66,29 @@ def matte_on_picture(matte: Matte, spec: ContractSpec, decoded_size: tuple[int, 
     return np.asarray(whole, dtype=np.float32)
 
 
-def fine_matte(rgb: Pixels, matte: Matte, spec: ContractSpec) -> Matte:
-    """Return the matte at the size of the picture [H,W,3], refined along the picture's edges: [H,W] in [0,1]."""
-    scales = Scales(_sharp(rgb))
+def fine_matte(rgb: Pixels, matte: Matte, spec: ContractSpec, check: Check = unasked) -> Matte:
+    """Return the matte at the size of the picture [H,W,3], refined along the picture's edges: [H,W] in [0,1].
+
+    `check` is asked between steps, and what it raises ends the work.
+    """
+    scales = Scales(_sharp(rgb), check)
     edge = _edge(scales, matte, spec)
     whole = scales.padded(matte_on_picture(matte, spec, scales.asked))
     return cast("Matte", scales.cut(fine(scales, edge, whole)))
 
 
-def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Picture:
+def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look, check: Check = unasked) -> Picture:
     """Return the picture [H,W,3] (0..255) as `look` asks: uint8 [H,W,3], or [H,W,4] for a transparent background.
 
     `matte` is the network's output [h,w] in [0,1] as it came. Pixels that it settles as subject come out unchanged.
+    `check` is asked between steps, and what it raises ends the work.
     """
-    scales = Scales(_sharp(rgb))
+    scales = Scales(_sharp(rgb), check)
     if look.mode == "depth":
-        near = fine_matte(rgb, matte, spec)
+        near = fine_matte(rgb, matte, spec, check)
         focus = focus_of(near) if look.focus is None else look.focus
         radius = look.radius_on(scales.asked, 1.0)
-        return layered(_sharp(rgb), near, focus=focus, radius=radius, style=look.style)
+        return layered(_sharp(rgb), near, focus=focus, radius=radius, style=look.style, check=check)
     edge = _edge(scales, matte, spec)
     known = sides(scales, edge)
     if look.background == "transparent":
@@ -100,7 +104,7 @@ def composed(rgb: Pixels, matte: Matte, spec: ContractSpec, look: Look) -> Pictu
 def _edge(scales: Scales, matte: Matte, spec: ContractSpec) -> Edge:
     placed = matte_on_picture(matte, spec, scales.asked, scales.work)
     finer = scales.asked[0] > matte.shape[0] or scales.asked[1] > matte.shape[1]
-    return refine(placed, scales.at(scales.work) if finer else None)
+    return refine(placed, scales.at(scales.work) if finer else None, scales.check)
 
 
 def _sharp(rgb: Pixels) -> Picture:

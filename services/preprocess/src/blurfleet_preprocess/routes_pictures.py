@@ -32,7 +32,7 @@ def routes(exchange: Exchange) -> APIRouter:
                 return _array(answer, answer.matte)
             rgb = answer.whole()
             with answer.stages.timed("composite"):
-                fine = picture.fine_matte(rgb, answer.matte, answer.route.contract)
+                fine = picture.fine_matte(rgb, answer.matte, answer.route.contract, caller.life.check)
             return _picture(answer, picture.as_levels(fine), "png")
 
         return await exchange.answered(request, work)
@@ -47,7 +47,7 @@ def routes(exchange: Exchange) -> APIRouter:
             answer = gateway.picture(caller, body, lambda header: picture.check_sides(header, form))
             rgb = answer.whole()
             with answer.stages.timed("composite"):
-                drawn = picture.composed(rgb, answer.matte, answer.route.contract, look)
+                drawn = picture.composed(rgb, answer.matte, answer.route.contract, look, caller.life.check)
             return _picture(answer, drawn, form)
 
         return await exchange.answered(request, work)

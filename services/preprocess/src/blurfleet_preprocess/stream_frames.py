@@ -8,6 +8,7 @@ from blurfleet.pixels import Pixels
 from blurfleet.serving.streaming import FrameAnswer, Hello, Output, Part, packed
 from blurfleet_preprocess import picture
 from blurfleet_preprocess.compositing.look import Look
+from blurfleet_preprocess.compositing.scales import Check
 from blurfleet_preprocess.dataplane import Answer, Caller, Gateway
 from blurfleet_preprocess.exchange import NPY, npy
 from blurfleet_preprocess.room import DEPTH_BYTES_PER_PIXEL
@@ -46,20 +47,20 @@ class FrameWork:
             now, steady = steadied(past, sight, self._hello.smoothing)
         answer = replace(answer, matte=steady.matte)
         rgb = None if form == "npy" else answer.whole()
-        parts = tuple(self._part(answer, output, rgb) for output in _outputs(self._hello))
+        parts = tuple(self._part(answer, output, rgb, caller.life.check) for output in _outputs(self._hello))
         header = _header(answer, steady, dropped, tuple(part for part, _ in parts))
         return Worked(message=packed(header, tuple(data for _, data in parts)), steady=steady, past=now)
 
-    def _part(self, answer: Answer, output: Output, rgb: Pixels | None) -> tuple[Part, bytes]:
+    def _part(self, answer: Answer, output: Output, rgb: Pixels | None, check: Check) -> tuple[Part, bytes]:
         form, spec = self._hello.format, answer.route.contract
         if rgb is None or form == "npy":
             data = npy(answer.matte)
             return Part(output=output, media_type=NPY, bytes=len(data)), data
         with answer.stages.timed("composite"):
             if output == "matte":
-                shown = picture.as_levels(picture.fine_matte(rgb, answer.matte, spec))
+                shown = picture.as_levels(picture.fine_matte(rgb, answer.matte, spec, check))
             else:
-                shown = picture.composed(rgb, answer.matte, spec, self._look)
+                shown = picture.composed(rgb, answer.matte, spec, self._look, check)
         with answer.stages.timed("encode"):
             data, media = picture.encode(shown, form), picture.MEDIA_TYPES[form]
         return Part(output=output, media_type=media, bytes=len(data)), data

@@ -16,7 +16,7 @@ from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.backdrop import glow
 from blurfleet_preprocess.compositing.defocus import Style, halvings_for, kernel, weighed
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels
-from blurfleet_preprocess.compositing.scales import Scales, grown, halved
+from blurfleet_preprocess.compositing.scales import Check, Scales, grown, halved, unasked
 
 _LEAST_RADIUS = 1.0  # pixels; below it nobody sees a blur
 _MOST_LAYERS = 5  # on either side of the focus, each twice as soft as the one before
@@ -29,7 +29,9 @@ def focus_of(near: Matte) -> float:
     return float(np.percentile(near, _NEAREST))
 
 
-def layered(picture: Picture, near: Matte, *, focus: float, radius: float, style: Style) -> Picture:
+def layered(
+    picture: Picture, near: Matte, *, focus: float, radius: float, style: Style, check: Check = unasked
+) -> Picture:
     """Return `picture` [H,W,3] blurred by the distance of `near` [H,W] (1 nearest, 0 farthest) from `focus`.
 
     A pixel's radius is `radius` * |near - focus| / max(focus, 1 - focus): `near` is inverse distance, like a disparity,
@@ -39,7 +41,7 @@ def layered(picture: Picture, near: Matte, *, focus: float, radius: float, style
     margin = 64 * math.ceil(2 * radius / 64)
     for top in range(0, len(picture), _STRIP_ROWS):
         first, last = max(0, top - margin), min(len(picture), top + _STRIP_ROWS + margin)
-        scales = Scales(picture[first:last])
+        scales = Scales(picture[first:last], check)
         made = _strip(scales, scales.padded(_signed(near[first:last], focus) * np.float32(radius)), radius, style)
         out[top : top + _STRIP_ROWS] = scales.cut(made)[top - first : top - first + _STRIP_ROWS]
     return out
@@ -55,7 +57,9 @@ def _strip(scales: Scales, distance: Light, radius: float, style: Style) -> Pict
     for low, middle, high in _ladder(radius):
         if not ((distance > low) & (distance < high)).any():
             continue
+        scales.check()
         layer = _layer(scales, distance, (low, middle, high), style)
+        scales.check()
         total *= 1 - layer[..., 3:]
         total += layer
     return to_levels(np.asarray(total[..., :3] / np.maximum(total[..., 3:], np.float32(1e-6)), np.float32))
@@ -96,7 +100,9 @@ def _layer(scales: Scales, distance: Light, rungs: tuple[float, float, float], s
     for _ in range(halvings - at):
         carried, cover = halved(carried), halved(cover)
     blur = kernel(style, radius / 2**halvings)
+    scales.check()
     carried = blur(carried)
     if style == "disc":
         carried *= blur(cover)[..., None] / np.maximum(carried[..., 3:], np.float32(1e-6))
+    scales.check()
     return np.asarray(grown(carried, halvings, scales.size), np.float32)

@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.light import Light, Picture
+from blurfleet_preprocess.compositing.scales import Check, unasked
 
 RADIUS = 3  # pixels of the small size; wider windows take up the texture around the edge (measured on composites)
 EPSILON = 1e-4  # variance of the guide (in [0,1]) below which it counts as flat; less lets JPEG noise dot the edge
 SETTLED = 0.02  # a matte this near to 0 or 1 is taken as 0 or 1
 _LEVEL = np.float32(1 / 255)
 _SUM = np.ones(4, np.float32)
+_TILE = 1 << 16  # pixels that the filter is worked out for at a time: a tenth of a second, and in a core's cache
 
 Mask = npt.NDArray[np.uint8]
 
@@ -39,7 +41,7 @@ class Edge:
     subject: Mask
 
 
-def refine(matte: Matte, guide: Picture | None) -> Edge:
+def refine(matte: Matte, guide: Picture | None, check: Check = unasked) -> Edge:
     """Return the matte [h,w] (float32 in [0,1]) refined along the edges of `guide` [h,w,3] (uint8, same size).
 
     Without a guide it is taken as it is: a picture no larger than its matte has no edges to add.
@@ -52,7 +54,7 @@ def refine(matte: Matte, guide: Picture | None) -> Edge:
     planes[..., 3] = matte * _LEVEL
     if guide is not None and unsettled.any():
         part = _window(unsettled, 2 * RADIUS)
-        planes[part] = _planes(matte[part], guide[part], unsettled[part])
+        planes[part] = _tiled(matte[part], guide[part], unsettled[part], check)
         there = np.flatnonzero(unsettled.view(bool))
         refined.reshape(-1)[there] = alpha_of(
             np.take(planes.reshape(-1, 4), there, axis=0), np.take(guide.reshape(-1, 3), there, axis=0)
@@ -87,6 +89,18 @@ def _window(mask: Mask, margin: int) -> tuple[slice, slice]:
 
 def _mean(array: Any) -> Any:
     return cv2.boxFilter(array, -1, (2 * RADIUS + 1, 2 * RADIUS + 1))
+
+
+def _tiled(matte: Matte, guide: Picture, wanted: Mask, check: Check) -> Light:
+    """Return what `_planes` gives, some rows at a time: a row depends on those within twice the filter's radius."""
+    made = np.empty((*matte.shape, 4), np.float32)
+    step = max(8 * RADIUS, _TILE // matte.shape[1])
+    for top in range(0, len(matte), step):
+        check()
+        first, last = max(0, top - 2 * RADIUS), min(len(matte), top + step + 2 * RADIUS)
+        rows = slice(first, last)
+        made[top : top + step] = _planes(matte[rows], guide[rows], wanted[rows])[top - first : top - first + step]
+    return made
 
 
 def _planes(matte: Matte, guide: Picture, wanted: Mask) -> Light:

@@ -5,6 +5,7 @@ Where a side is odd its last row or column counts twice, so a level never drifts
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -13,6 +14,13 @@ import numpy as np
 from blurfleet_preprocess.compositing.light import Light, Picture, to_light
 
 _WORK_SIDE = 270  # the shorter side that mattes are refined at: a quarter of 1080p, near the networks' own 320
+_WORK_PIXELS = 1 << 20  # more than twice what 16:9 comes to; without it a strip of 271x32766 is refined as it is
+Check = Callable[[], object]
+"""Raises where nobody waits for the picture any more. Called between steps of some hundredths of a second."""
+
+
+def unasked() -> None:
+    """Let work go on, whoever waits for it."""
 
 
 class Scales:
@@ -21,10 +29,12 @@ class Scales:
     The picture is padded to whole blocks of the level `work`, at which mattes are refined; `cut` takes that off again.
     """
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, check: Check = unasked, *, work: int | None = None) -> None:
+        """Begin with the whole picture; `work` halvings are what a larger one, of which it is a part, is refined at."""
         height, width = picture.shape[:2]
         self.asked = height, width
-        self.work = max(0, (min(height, width) // _WORK_SIDE).bit_length() - 1)
+        self.check = check
+        self.work = work_level(self.asked) if work is None else work
         self._made = [np.asarray(self.padded(picture), np.uint8)]
         self._light = dict[int, Light]()
 
@@ -45,14 +55,24 @@ class Scales:
     def at(self, halvings: int) -> Picture:
         """Return the picture halved `halvings` times: each pixel the mean of its block."""
         while len(self._made) <= halvings:
+            self.check()
             self._made.append(halved(self._made[-1]))
         return self._made[halvings]
 
     def light(self, halvings: int) -> Light:
         """Return the linear light of that level, [h,w,4] with a last channel of ones: light, and how much of it."""
         if halvings not in self._light:
+            self.check()
             self._light[halvings] = to_light(np.asarray(cv2.cvtColor(self.at(halvings), cv2.COLOR_RGB2RGBA), np.uint8))
         return self._light[halvings]
+
+
+def work_level(size: tuple[int, int]) -> int:
+    """Return the halvings at which the matte of a picture of (height, width) is refined: at most 2**20 pixels then."""
+    level = max(0, (min(size) // _WORK_SIDE).bit_length() - 1)
+    while size[0] * size[1] >> (2 * level) > _WORK_PIXELS:
+        level += 1
+    return level
 
 
 def halved(array: Any) -> Any:

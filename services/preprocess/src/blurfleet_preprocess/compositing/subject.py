@@ -21,6 +21,7 @@ def over(scales: Scales, edge: Edge, known: Sides | None, base: Picture) -> Pict
     picture, planes = scales.at(0), settled_planes(edge.planes)
     cv2.copyTo(picture, _whole(edge.subject, scales.work), base)
     for heap in cells(edge.unsettled, scales.work):
+        scales.check()
         colours, behind = heap.of(picture), heap.of(base)
         alpha = alpha_of(heap.sampled(planes), colours)
         cv2.copyTo(colours[None], _solid(alpha), behind[None])
@@ -42,6 +43,7 @@ def cut_out(scales: Scales, edge: Edge, known: Sides | None) -> Picture:
     made = np.zeros((*scales.size, 4), np.uint8)
     cv2.copyTo(cv2.cvtColor(picture, cv2.COLOR_RGB2RGBA), _whole(edge.subject, scales.work), made)
     for heap in cells(edge.unsettled, scales.work):
+        scales.check()
         colours = heap.of(picture)
         alpha = alpha_of(heap.sampled(planes), colours)
         mixed = _mixed(alpha)
@@ -56,6 +58,7 @@ def cut_out(scales: Scales, edge: Edge, known: Sides | None) -> Picture:
 def fine(scales: Scales, edge: Edge, whole: Matte) -> Matte:
     """Refine the unsettled parts of the matte `whole` [H,W] of the picture, which is written to and returned."""
     for heap in cells(edge.unsettled, scales.work):
+        scales.check()
         heap.put(whole[..., None], alpha_of(heap.sampled(edge.planes), heap.of(scales.at(0))))
     return whole
 
