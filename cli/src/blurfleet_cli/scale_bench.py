@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import yaml
 
+from blurfleet.answers import spread_s
 from blurfleet.api.base import seconds
 from blurfleet.api.rollout import RolloutStatus
 from blurfleet.deadline import came_true
@@ -238,13 +239,15 @@ class Bench:
         """Wait until only Leases are written: what the promotion left to be written is not rest."""
         self.tell("waiting for rest")
         last: float = -1.0
+        # Between the orders to a large class and its answers nothing is written either, and that is no rest.
+        stretch = _QUIET_S + 2 * spread_s(self.count, 0.0)
 
         def quiet() -> bool:
             nonlocal last
-            time.sleep(_QUIET_S)  # the stretch in which nothing may be written
+            time.sleep(stretch)  # in which nothing may be written
             before = last
             last = sum(v for (_, what), v in _requests(self.api).items() if what != "leases")
-            return last - before <= _QUIET_REQUESTS
+            return last - before <= _QUIET_REQUESTS * stretch / _QUIET_S
 
         self._until(quiet, "at rest")
 
