@@ -31,8 +31,6 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-
-
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 # Whoever asks waits for its answer itself: the library else starts a thread for a call and wakes the asker from there.
 _ON_ITS_OWN_THREAD = (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)
@@ -50,9 +48,9 @@ class InferResult:
     model_version: int
 
 
-def channel_to(address: str) -> grpc.Channel:
-    """Return a channel to `host:port` fit for whole frames."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+def channel_to(address: str, *more: tuple[str, Any]) -> grpc.Channel:
+    """Return a channel to `host:port` fit for whole frames, with `more` of the library's options."""
+    return grpc.insecure_channel(address, options=(*CHANNEL_OPTIONS, *more))
 
 
 def without_traceback(details: str) -> str:
@@ -101,7 +99,7 @@ class TritonClient:
         self.address = address
         self._input = input_name
         self._output = output_name
-        self._channel = grpc.insecure_channel(address, options=(*CHANNEL_OPTIONS, _ON_ITS_OWN_THREAD))
+        self._channel = channel_to(address, _ON_ITS_OWN_THREAD)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         # One message comes back; a call with a stream of answers is the kind that waits here and can be cut off.
         self._cancellable = self._channel.unary_stream(

@@ -159,7 +159,7 @@ class KubeClient:
         self._authorize(headers)
         url = f"{self._host}{request.path}" + (f"?{urlencode(request.query)}" if request.query else "")
         try:
-            # The client's own pool without its layer around it, which costs as much processor time as the request.
+            # The client's own pool: a revert is a request a node, and the client's layer asks who we are at each.
             answer: urllib3.HTTPResponse = self._rest.pool_manager.urlopen(
                 request.method,
                 url,
