@@ -19,6 +19,7 @@ from blurfleet.deadline import came_true
 from blurfleet.errors import RequestEnded
 from blurfleet.reasons import Reason
 from blurfleet_preprocess import picture
+from blurfleet_preprocess.compositing import backdrop
 from blurfleet_preprocess.compositing.look import Look
 from blurfleet_preprocess.compositing.scales import work_level
 
@@ -64,6 +65,19 @@ def test_processor_time_is_bounded_and_so_is_the_time_until_somebody_asks_who_wa
 def test_a_matte_is_refined_on_a_million_pixels_at_the_most(size: tuple[int, int], wanted: int) -> None:
     assert work_level(size) == wanted
     assert size[0] * size[1] >> (2 * wanted) <= 1 << 20
+
+
+@pytest.mark.parametrize("radius", [1.0, 9.0])
+@pytest.mark.parametrize("style", ["gaussian", "disc"])
+def test_strips_are_the_whole_picture_to_a_level(monkeypatch: pytest.MonkeyPatch, radius: float, style: Any) -> None:
+    rgb, look = np.repeat(np.repeat(noise(251, 201), 4, 0), 4, 1)[:1001, :803], Look(radius=radius, style=style)
+    made = []
+    for pixels in (1 << 40, 1 << 17):
+        monkeypatch.setattr(backdrop, "_STRIP_PIXELS", pixels)
+        made.append(picture.composed(rgb, DOUBTFUL, ContractSpec(), look).astype(np.int16))
+    difference = np.abs(made[0] - made[1])
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 1e-4
 
 
 @pytest.mark.parametrize("ask", ["/v1/blur?mode=depth", "/v1/blur?radius=40", "/v1/matte"])

@@ -12,7 +12,7 @@ from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.defocus import Style, halvings_for, kernel, spread, weighed
 from blurfleet_preprocess.compositing.edges import Edge, settled
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels
-from blurfleet_preprocess.compositing.scales import Scales, grown, halved
+from blurfleet_preprocess.compositing.scales import Scales, grown, halved, strips
 from blurfleet_preprocess.compositing.sides import Sides, without_subject
 
 _GLOW = 12.0  # how much more than its light the brightest spot weighs in a disc
@@ -33,13 +33,11 @@ def blurred(scales: Scales, edge: Edge, known: Sides | None, radius: float, styl
         block * math.ceil(rows / block) for rows in ((_STRIP_PIXELS << (2 * at)) / width, 2 * radius + (_REACH << at))
     )
     out = np.empty((height, width, 3), np.uint8)
-    for top in range(0, height, step):
-        first, last = max(0, top - margin), min(height, top + step + margin)
-        part = Scales(scales.at(0)[first:last], scales.check, work=scales.work)
-        rows, halves = (slice(first // side, -(-last // side)) for side in (block // 2, block))
+    for rows, here, within in strips(height, step, margin):
+        part = Scales(scales.at(0)[rows], scales.check, work=scales.work)
+        small, halves = (slice(rows.start // side, -(-rows.stop // side)) for side in (block // 2, block))
         beside = None if known is None else Sides(front=known.front[halves], back=known.back[halves])
-        made = _blurred(part, edge.matte[rows], beside, radius, style)
-        out[top : top + step] = made[top - first : top - first + step]
+        out[here] = _blurred(part, edge.matte[small], beside, radius, style)[within]
     return out
 
 

@@ -16,7 +16,7 @@ from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.backdrop import glow
 from blurfleet_preprocess.compositing.defocus import Style, halvings_for, kernel, weighed
 from blurfleet_preprocess.compositing.light import Light, Picture, to_levels
-from blurfleet_preprocess.compositing.scales import Check, Scales, grown, halved, unasked
+from blurfleet_preprocess.compositing.scales import Check, Scales, grown, halved, strips, unasked
 
 _LEAST_RADIUS = 1.0  # pixels; below it nobody sees a blur
 _MOST_LAYERS = 5  # on either side of the focus, each twice as soft as the one before
@@ -39,11 +39,10 @@ def layered(
     """
     out = np.empty_like(picture)
     margin = 64 * math.ceil(2 * radius / 64)
-    for top in range(0, len(picture), _STRIP_ROWS):
-        first, last = max(0, top - margin), min(len(picture), top + _STRIP_ROWS + margin)
-        scales = Scales(picture[first:last], check)
-        made = _strip(scales, scales.padded(_signed(near[first:last], focus) * np.float32(radius)), radius, style)
-        out[top : top + _STRIP_ROWS] = scales.cut(made)[top - first : top - first + _STRIP_ROWS]
+    for rows, here, within in strips(len(picture), _STRIP_ROWS, margin):
+        scales = Scales(picture[rows], check)
+        made = _strip(scales, scales.padded(_signed(near[rows], focus) * np.float32(radius)), radius, style)
+        out[here] = scales.cut(made)[within]
     return out
 
 

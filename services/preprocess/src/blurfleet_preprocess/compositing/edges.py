@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from blurfleet.quality.sentinel import Matte
 from blurfleet_preprocess.compositing.light import Light, Picture
-from blurfleet_preprocess.compositing.scales import Check, unasked
+from blurfleet_preprocess.compositing.scales import Check, strips, unasked
 
 RADIUS = 3  # pixels of the small size; wider windows take up the texture around the edge (measured on composites)
 EPSILON = 1e-4  # variance of the guide (in [0,1]) below which it counts as flat; less lets JPEG noise dot the edge
@@ -95,11 +95,9 @@ def _tiled(matte: Matte, guide: Picture, wanted: Mask, check: Check) -> Light:
     """Return what `_planes` gives, some rows at a time: a row depends on those within twice the filter's radius."""
     made = np.empty((*matte.shape, 4), np.float32)
     step = max(8 * RADIUS, _TILE // matte.shape[1])
-    for top in range(0, len(matte), step):
+    for rows, here, within in strips(len(matte), step, 2 * RADIUS):
         check()
-        first, last = max(0, top - 2 * RADIUS), min(len(matte), top + step + 2 * RADIUS)
-        rows = slice(first, last)
-        made[top : top + step] = _planes(matte[rows], guide[rows], wanted[rows])[top - first : top - first + step]
+        made[here] = _planes(matte[rows], guide[rows], wanted[rows])[within]
     return made
 
 

@@ -5,7 +5,7 @@ Where a side is odd its last row or column counts twice, so a level never drifts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
@@ -73,6 +73,17 @@ def work_level(size: tuple[int, int]) -> int:
     while size[0] * size[1] >> (2 * level) > _WORK_PIXELS:
         level += 1
     return level
+
+
+def strips(height: int, step: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Yield rows to look at, rows to write, and where these lie in the first: `step` at a time, `margin` around them."""
+    for top in range(0, height, step):
+        first = max(0, top - margin)
+        yield (
+            slice(first, min(height, top + step + margin)),
+            slice(top, top + step),
+            slice(top - first, top - first + step),
+        )
 
 
 def halved(array: Any) -> Any:
