@@ -76,7 +76,7 @@ def work_level(size: tuple[int, int]) -> int:
 
 
 def strips(height: int, step: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Yield rows to look at, rows to write, and where these lie in the first: `step` at a time, `margin` around them."""
+    """Yield the rows to look at, `margin` around the `step` rows to write, those, and where they lie in the first."""
     for top in range(0, height, step):
         first = max(0, top - margin)
         yield (
