@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from operator_process import OperatorProcess
 
 from blurfleet.api.kinds import Resource, parse_resource
 from blurfleet.api.meta import Condition, condition
@@ -24,6 +25,11 @@ from blurfleet_cli.cluster.plane import ControlPlane
 from blurfleet_cli.ports import free_ports
 
 Until = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_else_writes(the_operator: OperatorProcess) -> None:
+    the_operator.stop()  # it puts right what a test writes into a node's spec
 
 
 def policy(space: str, limit: str = "0.18", name: str = "strict") -> Resource:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -44,6 +47,16 @@ def regions(stub: Any, settings: SharedSettings) -> list[str]:
     return sorted(name for name in status.regions if name.startswith(settings.prefix))
 
 
+class Unknown(grpc.RpcError):
+    """What Triton says of a region that it does not know."""
+
+    def details(self) -> str:
+        return "Unable to find shared memory region: 'x'"
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INVALID_ARGUMENT
+
+
 def image(triton: SwapBench, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random((1, 3, triton.size, triton.size), dtype=np.float32)
 
@@ -75,6 +88,63 @@ def test_requests_at_once_have_a_region_each_and_the_rest_send_bytes(
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda seed: check(triton, client, seed), range(120)))
     assert 1 <= len(regions(stub, settings)) <= settings.regions
+
+
+class SlowSweep:
+    """Triton's own stub, with a status that comes only when it may."""
+
+    def __init__(self, stub: Any, asked: threading.Event, may: threading.Event) -> None:
+        self._stub = stub
+        self._asked, self._may = asked, may
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "SystemSharedMemoryStatus":
+            self._asked.set()
+            assert self._may.wait(20.0)
+        return getattr(self._stub, name)
+
+
+def test_a_region_made_while_another_request_sweeps_is_not_taken_for_an_earlier_owners(
+    stub: Any, settings: SharedSettings
+) -> None:
+    asked, may = threading.Event(), threading.Event()
+    shared = SharedTensors(SlowSweep(stub, asked, may), settings)
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as lent:
+        first = pool.submit(lent.enter_context, shared.lent(4096))
+        assert asked.wait(20.0)
+        with shared.lent(4096) as second:
+            assert second is None, "bytes are sent until the sweep is over"
+        may.set()
+        kept = first.result(20.0)
+        third = lent.enter_context(shared.lent(4096))
+        assert kept is not None
+        assert third is not None
+        assert regions(stub, settings) == sorted([kept.name, third.name])
+    shared.close()
+
+
+def test_what_triton_lost_is_forgotten_once_and_what_was_lent_then_is_not_lent_again(
+    stub: Any, settings: SharedSettings
+) -> None:
+    now = [0.0]
+    shared = SharedTensors(stub, settings, clock=lambda: now[0])
+    with contextlib.ExitStack() as lent:
+        old = [lent.enter_context(shared.lent(4096)) for _ in range(settings.regions)]
+        assert all(old)
+        for region in old:  # each of the requests under way finds out
+            assert region is not None
+            assert shared.lost(region, Unknown())
+            with shared.lent(4096) as new:
+                assert new is not None
+    assert len(regions(stub, settings)) == settings.regions + 1, "one new region serves all, and three may be in use"
+    now[0] = RETIRED_S + 1
+    with contextlib.ExitStack() as again:
+        lent_now = [again.enter_context(shared.lent(4096)) for _ in range(settings.regions + 1)]
+        names = {region.name for region in lent_now if region is not None}
+        assert len(names) == settings.regions
+        assert names.isdisjoint(region.name for region in old if region is not None)
+        assert set(regions(stub, settings)) == names
+    shared.close()
 
 
 def test_a_triton_that_has_forgotten_the_regions_is_asked_with_bytes_and_then_shares_anew(

@@ -49,9 +49,10 @@ class SharedSettings:
 class SharedRegion:
     """Half of it takes a tensor, half a matte; each half holds `half` bytes."""
 
-    def __init__(self, name: str, half: int, memory: mmap.mmap) -> None:
+    def __init__(self, name: str, memory: mmap.mmap, *, half: int, era: int) -> None:
         self.name = name
         self.half = half
+        self.era = era
         self.sound = True
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
 
@@ -82,6 +83,7 @@ class SharedTensors:
         self._lock = threading.Lock()
         self._free: list[SharedRegion] = []
         self._made = 0
+        self._era = 0  # of Triton's memory: a region of an earlier one is not counted, nor lent again
         self._retired: list[tuple[float, SharedRegion]] = []
         self._not_before = float("-inf")
         self._swept = False
@@ -100,14 +102,16 @@ class SharedTensors:
             if region is not None:
                 self._give(region)
 
-    def lost(self, error: grpc.RpcError) -> bool:
-        """Tell whether Triton no longer knows the regions; if so, all of them are forgotten."""
+    def lost(self, region: SharedRegion, error: grpc.RpcError) -> bool:
+        """Tell whether Triton no longer knows `region`; if so, none of its time is lent again."""
         if _LOST not in str(error.details()) and error.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
         with self._lock:
-            self._free.clear()
-            self._retired.clear()
-            self._made = 0
+            if region.era == self._era:  # else another request has said so already, and regions were made since
+                self._retired += [(self._clock(), free) for free in self._free]
+                self._free.clear()
+                self._made = 0
+                self._era += 1
         return error.code() is not grpc.StatusCode.UNAVAILABLE
 
     def close(self) -> None:
@@ -126,35 +130,40 @@ class SharedTensors:
             self._retired = [(at, region) for at, region in self._retired if now - at <= RETIRED_S]
             small = [region for region in self._free if region.half < byte_size]
             self._free = [region for region in self._free if region.half >= byte_size]
-            self._made = max(0, self._made - len(stale) - len(small))
+            self._made -= sum(region.era == self._era for region in (*stale, *small))
             found = self._free.pop() if self._free else None
-            making = found is None and self._made < self._settings.regions and now >= self._not_before
+            # Until what an earlier owner left is gone, one region at a time: a sweep would take the others for its.
+            most = self._settings.regions if self._swept else 1
+            making = found is None and self._made < most and now >= self._not_before
             self._made += making
+            era = self._era
         for region in (*stale, *small):
             self._let_go(region.name)
-        return self._make(byte_size) if making else found
+        return self._make(byte_size, era) if making else found
 
     def _give(self, region: SharedRegion) -> None:
         with self._lock:
-            if region.sound:
+            if region.sound and region.era == self._era:
                 self._free.append(region)
             else:
                 self._retired.append((self._clock(), region))
 
-    def _make(self, byte_size: int) -> SharedRegion | None:
+    def _make(self, byte_size: int, era: int) -> SharedRegion | None:
         half = -(-byte_size // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
-            self._sweep_once()
-            return self._registered(2 * half, half)
+            if not self._swept:
+                self._sweep()
+                self._swept = True
+            return SharedRegion(*self._registered(2 * half), half=half, era=era)
         except (OSError, grpc.RpcError) as error:
             said = str(error.details()) if isinstance(error, grpc.RpcError) else str(error)
             with self._lock:
-                self._made -= 1
+                self._made -= era == self._era
                 self._not_before = self._clock() + RETRY_S
             self._log.warning("triton.not_shared", error=said[:200], retry_s=RETRY_S)
             return None
 
-    def _registered(self, size: int, half: int) -> SharedRegion:
+    def _registered(self, size: int) -> tuple[str, mmap.mmap]:
         name = f"{self._settings.prefix}{secrets.token_hex(6)}"
         path = self._settings.folder / name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -166,14 +175,10 @@ class SharedTensors:
         finally:
             os.close(descriptor)
             path.unlink(missing_ok=True)
-        return SharedRegion(name, half, memory)
+        return name, memory
 
-    def _sweep_once(self) -> None:
+    def _sweep(self) -> None:
         """Let go of what an owner of the same name left: regions in Triton, and files of a death while registering."""
-        with self._lock:
-            swept, self._swept = self._swept, True
-        if swept:
-            return
         for path in self._settings.folder.glob(f"{self._settings.prefix}*"):
             path.unlink(missing_ok=True)
         status = self._stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest(), timeout=REGISTER_S)

@@ -173,7 +173,7 @@ class TritonClient:
                 response = call()
             except grpc.RpcError as error:
                 region.sound = error.code() not in _UNANSWERED
-                if self._shared.lost(error):
+                if self._shared.lost(region, error):
                     region.sound = False
                     return None
                 raise
