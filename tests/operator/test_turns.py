@@ -32,6 +32,7 @@ class ServedFleet:
         self.leases: dict[str, str] = {}
         self.watched: dict[str, str] = {}
         self.order: list[str] = []
+        self.cluster: list[Mapping[str, Any]] = []
         self.recoveries = 0
         for name in ("nodes", "heartbeats", "relist", "feed", "holds", "amend_status", "settle_events"):
             setattr(self.store, name, getattr(self, f"_{name}"))
@@ -50,7 +51,7 @@ class ServedFleet:
         return self.fleet.now
 
     def _nodes(self) -> list[Mapping[str, Any]]:
-        return []
+        return self.cluster
 
     def _heartbeats(self) -> dict[str, str]:
         return {n.meta.name: self.watched.get(n.meta.name, "") for n in self.store.objects("NodeEngine")}
@@ -74,7 +75,7 @@ class ServedFleet:
         self.order.append(f"doubted {node.meta.name}")
         self.store.write_status(
             Ref(kind="NodeEngine", name=node.meta.name),
-            node.status.model_copy(update={"connected": changes["/status/connected"]}),
+            node.status.model_copy(update={"connected": changes.get("/status/connected", node.status.connected)}),
         )
 
     def beat(self, *names: str, watched: bool = True) -> None:
@@ -103,6 +104,10 @@ class ServedFleet:
         fleet.promote("mixed")
         self.beat()
         self.turn()
+
+
+def node(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": f"uid of {name}", "labels": labels}}
 
 
 @pytest.fixture
@@ -161,7 +166,7 @@ def test_one_trip_after_an_outage_speaks_for_no_class(served: ServedFleet) -> No
 def test_a_class_goes_back_before_those_are_doubted_who_fell_silent_in_the_same_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("blurfleet_operator.loop._DOUBTED_A_TURN", 10)
+    monkeypatch.setattr("blurfleet_operator.loop._A_TURN", 10)
     served = ServedFleet({f"orin-{i:03}": "jetson-orin" for i in range(20)})
     served.promote()
     for _ in range(9):
@@ -175,3 +180,28 @@ def test_a_class_goes_back_before_those_are_doubted_who_fell_silent_in_the_same_
     assert (len(told), len(doubted)) == (20, 10)
     assert max(told) < min(doubted)
     assert len(doubts(served.turn(1.0))) == 18 - 10
+
+
+def test_nodes_that_join_at_once_are_registered_in_parts_and_those_of_another_class_first(
+    served: ServedFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blurfleet_operator.loop._A_TURN", 10)
+    a100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+    joined = [node(f"a100-{i:02}", a100) for i in range(14)]
+    served.cluster = [*joined, node("orin-3", a100)]
+    made = []
+    for _ in range(3):
+        served.turn(1.0)
+        made.append(len(served.store.objects("NodeEngine")) - 4)
+        moved = served.store.get(Ref(kind="NodeEngine", name="orin-3"))
+        assert moved.spec.device_class == "a100"
+    assert made == [9, 14, 14]
+
+
+def test_an_operator_that_ends_records_what_was_judged_and_not_recorded_yet(served: ServedFleet) -> None:
+    (run, *_) = served.store.objects("QualityRun")
+    served.store.delete(Ref(kind="QualityRun", name=run.meta.name, namespace=run.meta.namespace))
+    served.loop._owed = {run.key: run}
+    served.loop._stop.set()
+    served.loop._run()
+    assert run.key in {r.key for r in served.store.objects("QualityRun")}

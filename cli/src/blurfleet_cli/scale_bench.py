@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ import yaml
 
 from blurfleet.answers import spread_s
 from blurfleet.api.base import seconds
+from blurfleet.api.nodeengine import NodeEngineStatus
 from blurfleet.api.rollout import RolloutStatus
 from blurfleet.deadline import came_true
 from blurfleet.errors import BlurfleetError, EngineTimeout
@@ -165,6 +166,7 @@ class Bench:
             self._settle()
             reverted = self._revert()
             rest = self._rest()
+            hasty = self._revert_midway()
             memory = self.operator.memory_info().rss / 2**20
             return {
                 "nodes": self.count,
@@ -172,6 +174,7 @@ class Bench:
                 **spread,
                 **reverted,
                 **rest,
+                **hasty,
                 "operator_rss_mib": round(memory, 1),
             }
         finally:
@@ -208,14 +211,41 @@ class Bench:
         arrived = _Arrivals(Access(kubeconfig=self.plane.kubeconfig), good)
         before = _used(self.operator)
         at = self.nodes.trip(self.names[:2], bad)
-        self._until(lambda: arrived.quarantined_at > 0 and arrived.reverted(self.count), "the class reverted")
+        self._until(lambda: bad in arrived.quarantined and arrived.reverted(self.count), "the class reverted")
         spent = {name: used - before[name] for name, used in _used(self.operator).items()}
         arrived.close()
         return {
-            "revert_decided_s": round(arrived.quarantined_at - at, 3),
+            "revert_decided_s": round(arrived.quarantined[bad] - at, 3),
             "last_spec_reverted_s": round(arrived.last_at - at, 3),
             **{f"{name}_cpu_ms_per_node": round(1000 * used / self.count, 2) for name, used in spent.items()},
         }
+
+    def _revert_midway(self) -> dict[str, float]:
+        """Trip two of the first nodes that serve a new set while the others are still told of it."""
+        self.tell(f"set worse goes to {self.count} nodes, and two trip on the way")
+        for body in _objects("worse", "worse"):
+            self.api.apply(body)
+        digest = _digest("worse")
+        self._until(lambda: len(self._serving(digest)) >= 2, "served by two")
+        arrived = _Arrivals(Access(kubeconfig=self.plane.kubeconfig), "")
+        at = self.nodes.trip(self._serving(digest)[:2], digest)
+        self._until(lambda: digest in arrived.quarantined, "quarantined midway")
+        serving = len(self._serving(digest, self.names))
+        arrived.close()
+        return {
+            "midway_decided_s": round(arrived.quarantined[digest] - at, 3),
+            "midway_share_serving": round(serving / self.count, 3),
+        }
+
+    def _serving(self, digest: str, names: Sequence[str] = ()) -> list[str]:
+        """Return which of `names`, else of the first hundred, report that they serve `digest`."""
+        found = {n: self.nodes.store.get(Ref(kind="NodeEngine", name=n)) for n in names or self.names[:100]}
+        statuses = {n: r.status for n, r in found.items() if r is not None and isinstance(r.status, NodeEngineStatus)}
+        return [
+            name
+            for name, status in statuses.items()
+            if any(m.serving is not None and m.serving.digest == digest for m in status.models)
+        ]
 
     def _rest(self, seconds: float = 30.0) -> dict[str, float]:
         self._settle()
@@ -258,11 +288,12 @@ class Bench:
 
 
 class _Arrivals:
-    """When the quarantine and each reverted spec arrived on a watch of its own (monotonic seconds)."""
+    """When quarantines, by digest, and each reverted spec arrived on a watch of its own (monotonic seconds)."""
 
     def __init__(self, access: Access, good: str) -> None:
         self.good = good
-        self.quarantined_at = self.last_at = 0.0
+        self.quarantined: dict[str, float] = {}
+        self.last_at = 0.0
         self._done: set[str] = set()
         self._client = KubeClient(access)
         self._watches = [Changes(self._client, k, self._take) for k in ("NodeEngine", "EngineQuarantine")]
@@ -280,7 +311,7 @@ class _Arrivals:
     def _take(self, _: str, body: Mapping[str, Any]) -> None:
         name = body["metadata"]["name"]
         if body["kind"] == "EngineQuarantine":
-            self.quarantined_at = self.quarantined_at or time.monotonic()
+            self.quarantined.setdefault(body["spec"]["digest"], time.monotonic())
             return
         models = body["spec"].get("models") or [{}]
         if models[0].get("primary", {}).get("digest") == self.good and name not in self._done:
@@ -346,7 +377,10 @@ def _digest(text: str) -> str:
 
 
 def _objects(name: str, primary: str) -> list[dict[str, Any]]:
-    """Return contract, policy, a set whose best engine is `primary`, and the rollout of it, from the examples."""
+    """Return contract, policy, a set whose best engine is `primary`, and the rollout of it, from the examples.
+
+    `primary` is fp32, or names the bytes of a mixed engine.
+    """
     found: dict[str, Any] = {}
     for path in sorted(Path("examples").glob("*.yaml")):
         for body in yaml.safe_load_all(path.read_text(encoding="utf-8")):
@@ -357,8 +391,8 @@ def _objects(name: str, primary: str) -> list[dict[str, Any]]:
     engines["spec"]["contractRef"] = found["PreprocessContract"]["metadata"]["name"]
     kept = [v for v in engines["spec"]["variants"] if v["target"]["class"] == _CLASS]
     for v in kept:
-        v["artifact"]["digest"] = _digest(v["precision"].lower())
-    engines["spec"]["variants"] = [v for v in kept if primary == "mixed" or v["precision"] == "FP32"]
+        v["artifact"]["digest"] = _digest("fp32" if v["precision"] == "FP32" else primary)
+    engines["spec"]["variants"] = [v for v in kept if primary != "fp32" or v["precision"] == "FP32"]
     rollout["metadata"]["name"] = _ROLLOUT.name
     rollout["spec"] |= {
         "engineSet": name,

@@ -13,7 +13,8 @@ from blurfleet.api.nodeengine import ModelStatus, NodeEngineStatus
 ORDER_S = 1 / 160
 """What an order costs the API server and the operator together, in seconds (docs/figures.md: 2 cores)."""
 _LEAST_S = 1.0
-_BAD_NEWS = frozenset({"GoldenFailed", "Refused", "Failed"})
+BAD_NEWS = frozenset({"GoldenFailed", "Refused", "Failed"})
+"""Phases of a candidate that will not be proven."""
 
 
 def spread_s(nodes: int, held_s: float) -> float:
@@ -39,7 +40,7 @@ def urgent(old: NodeEngineStatus | None, new: NodeEngineStatus) -> bool:
 def _bad(old: ModelStatus | None, new: ModelStatus) -> bool:
     if old is None:
         return new.last_trip is not None
-    failed = new.candidate is not None and new.candidate.phase in _BAD_NEWS and new.candidate != old.candidate
+    failed = new.candidate is not None and new.candidate.phase in BAD_NEWS and new.candidate != old.candidate
     return failed or new.last_trip != old.last_trip
 
 

@@ -10,8 +10,8 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import structlog
 
@@ -21,10 +21,11 @@ from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.port import Ref
+from blurfleet_operator.alarm import Alarm
 from blurfleet_operator.decide.hearing import Hearing, hear
 from blurfleet_operator.decide.silence import doubted, unproven
 from blurfleet_operator.decide.standing import Standing
-from blurfleet_operator.inventory import register
+from blurfleet_operator.inventory import Registered, register
 from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import WATCHED
 from blurfleet_operator.reconcile import Pass, reconcile
@@ -42,7 +43,10 @@ _AWAY_S = 1.0
 _AGAIN_S = 2.0
 _DOUBTED_S = 5.0
 _DEAF_S = 30.0
-_DOUBTED_A_TURN = 256
+_A_TURN = 256  # nodes that are registered, or doubted, before it is decided again
+_PATIENCE_S = 0.5  # as long, at least, a pass writes what can wait
+_LAST_WORDS_S = 10.0
+T = TypeVar("T")
 _log = structlog.get_logger("blurfleet.operator")
 
 
@@ -68,9 +72,11 @@ class Loop:
         self._monotonic = monotonic
         self._wake = threading.Event()
         self._stop = threading.Event()
+        self._alarm = Alarm()
         self._recoveries = 0
         self._refused = False
         self._unbrought = Unbrought()
+        self._owed: Mapping[str, Resource] = {}
         self._hearing = Hearing(limit=settings.silent_after_s)
         self._listed_at = -1e12
         self.turned = monotonic()
@@ -81,13 +87,14 @@ class Loop:
     def start(self) -> None:
         """Begin to turn."""
         self._store.follow_leases(self._s.namespace)
-        self._store.follow(FOLLOWED, told=self._wake.set)
+        self._store.follow(FOLLOWED, told=self._wake.set, saw=self._alarm.heard)
         self._thread.start()
 
     def close(self) -> None:
         """End after the pass that runs; what it has not written the next operator writes."""
         self._stop.set()
         self._wake.set()
+        self._alarm.ring()
         self._thread.join(timeout=20.0)
         with contextlib.suppress(BlurfleetError):
             self._gate.release()  # else the Lease runs out by itself
@@ -133,7 +140,19 @@ class Loop:
             took = self._monotonic() - began
             self.turned = self._monotonic()
             # A pass over a large fleet takes long while thousands of changes arrive: rest in proportion.
-            self._stop.wait(min(_LONGEST_REST_S, max(self._s.gap_s, took / 2)))
+            self._alarm.wait(min(_LONGEST_REST_S, max(self._s.gap_s, took / 2)))
+        self._pay()
+
+    def _pay(self) -> None:
+        """Record what was judged and not yet recorded: the nodes may report it no more."""
+        until = self._monotonic() + _LAST_WORDS_S
+        with contextlib.suppress(BlurfleetError):
+            spread(
+                self._store.apply,
+                list(self._owed.values()),
+                threads=self._s.writers,
+                while_=lambda: self._monotonic() < until,
+            )
 
     def _acts(self) -> bool:
         """Tell whether this operator acts now; one that begins to lists everything anew, as it saw nothing before."""
@@ -193,16 +212,22 @@ class Loop:
 
     def _register(self) -> None:
         unreadable = {b.ref.name for b in self._store.broken("NodeEngine")}
-        for found in register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes, unreadable):
-            try:
-                if found.moved is not None:
-                    self._unprove(found.moved, found.resource)
-                self._store.apply(found.resource)
-            except BlurfleetError as error:
-                self._metrics.failures.inc()
-                _log.warning("node not registered", node=found.resource.meta.name, error=str(error))
-                continue
-            _log.info("node registered", node=found.resource.meta.name, why=found.why)
+        found = register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes, unreadable)
+        # Who became another first: what it claims no longer holds.
+        due = sorted(found, key=lambda f: f.moved is None)
+        self._spread(self._write_registered, due)
+
+    def _write_registered(self, found: Registered) -> None:
+        name = found.resource.meta.name
+        try:
+            if found.moved is not None:
+                self._unprove(found.moved, found.resource)
+            self._store.apply(found.resource)
+        except BlurfleetError as error:
+            self._metrics.failures.inc()
+            _log.warning("node not registered", node=name, error=str(error))
+        else:
+            _log.info("node registered", node=name, why=found.why)
 
     def _unprove(self, old: Resource, new: Resource) -> None:
         """Let a node that becomes another claim nothing any more; before it is told so, lest that be forgotten."""
@@ -236,8 +261,12 @@ class Loop:
             changes = doubted(node, now, since=now - self._hearing.since(name)) if node is not None else None
             if node is not None and changes is not None:
                 found.append((node, changes))
-        spread(self._doubt, found[:_DOUBTED_A_TURN], threads=self._s.writers)
-        if len(found) > _DOUBTED_A_TURN:
+        self._spread(self._doubt, found)
+
+    def _spread(self, write: Callable[[T], object], what: Sequence[T]) -> None:
+        """Write some of `what` while nothing is urgent; come back soon where something is left."""
+        left = spread(write, what[:_A_TURN], threads=self._s.writers, while_=lambda: not self._alarm.rings())
+        if left or len(what) > _A_TURN:
             self._wake.set()
 
     def _doubt(self, found: tuple[Resource, dict[str, Any]]) -> None:
@@ -256,13 +285,19 @@ class Loop:
     def _settle(self) -> Pass:
         for _ in range(_PASSES_IN_A_ROW):
             began = self._monotonic()
+            self._alarm.hush()
             done = reconcile(
                 self._store,
                 self._clock(),
                 writers=self._s.writers,
                 hearing=self._hearing,
                 history_limit=self._s.history_limit,
+                patience_s=_PATIENCE_S,
+                owed=self._owed,
+                alarmed=self._alarm.rings,
+                monotonic=self._monotonic,
             )
+            self._owed = done.owed
             took = self._monotonic() - began
             self._metrics.seconds.observe(took)
             if done.writes:

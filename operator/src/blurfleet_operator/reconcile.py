@@ -3,14 +3,19 @@
 Quarantines are written before nodes are told anything and nodes before the rollout's status: a pass that dies half-way
 leaves what the next one completes. What is decided is said before it is written as well: until the status holds it the
 next pass decides it again, of the same status, and is not heard twice.
+
+A pass over thousands of nodes must not write for so long that it is blind meanwhile: what takes an engine away is
+written to the end, what brings one, and what is only recorded, for as long as it took to decide. Then it is decided
+anew.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -26,12 +31,12 @@ from blurfleet.store.port import Event, Ref, Store
 from blurfleet_operator.decide import housekeeping, kstatus, verdicts
 from blurfleet_operator.decide.choice import quarantined_digests
 from blurfleet_operator.decide.hearing import Hearing
-from blurfleet_operator.decide.nodeplan import scrub_spec, spread_answers
+from blurfleet_operator.decide.nodeplan import advances, scrub_spec, spread_answers
 from blurfleet_operator.decide.observation import Decision, Finding, NodeView, RolloutView
 from blurfleet_operator.decide.rollout import decide
 from blurfleet_operator.inventory import owned
 from blurfleet_operator.observe import World, observation, read_world
-from blurfleet_operator.spread import spread
+from blurfleet_operator.spread import always, spread
 
 SOURCE = "controller"
 _LONGEST_WAIT_S = 60.0
@@ -49,12 +54,17 @@ class Reverted:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What a pass did: how many objects it changed and failed to handle, when to look again, what went back."""
+    """What a pass did: how many objects it changed and failed to handle, when to look again, what went back.
+
+    `owed` are the verdicts, by key, that it had no time to record: they are for the next pass, as a node may no longer
+    report them by then.
+    """
 
     writes: int
     failures: int
     requeue_after: float
     reverted: tuple[Reverted, ...] = ()
+    owed: Mapping[str, Resource] = field(default_factory=dict)
 
 
 class _Writer:
@@ -78,9 +88,13 @@ class _Writer:
     def apply(self, resource: Resource) -> None:
         self.attempt(lambda: self._store.apply(resource), resource.key)
 
-    def apply_all(self, resources: Sequence[Resource]) -> None:
-        """Apply many at once: a class that reverts must not wait for its nodes one by one."""
-        spread(self.apply, resources, threads=self._writers)
+    def apply_all(self, resources: Sequence[Resource], while_: Callable[[], bool] = always) -> list[Resource]:
+        """Apply many at once: a class that reverts must not wait for its nodes one by one. Return what is left."""
+        return spread(self.apply, resources, threads=self._writers, while_=while_)
+
+    def delete_all(self, resources: Sequence[Resource], while_: Callable[[], bool]) -> list[Resource]:
+        """Delete many at once; return what is left."""
+        return spread(self.delete, resources, threads=self._writers, while_=while_)
 
     def delete(self, resource: Resource) -> None:
         ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
@@ -122,13 +136,20 @@ def reconcile(
     writers: int = 1,
     hearing: Hearing | None = None,
     history_limit: int = verdicts.HISTORY_LIMIT,
+    patience_s: float | None = None,
+    owed: Mapping[str, Resource] | None = None,
+    alarmed: Callable[[], bool] = lambda: False,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Pass:
     """Bring the store one step closer to what its rollouts ask for. Raises StoreError where it cannot be read at all.
 
     Idempotent: when nothing changed nothing is written. `now` is in seconds since the epoch; `writers` is how many
     nodes may be written at the same time; `hearing` says who is heard, None where heartbeats are of this clock;
-    `history_limit` is how many QualityRuns of a rollout are kept.
+    `history_limit` is how many QualityRuns of a rollout are kept. What can wait is written for `patience_s`, or for as
+    long as it took to decide where that is longer, None to the end, and no longer once `alarmed`; `owed` is what the
+    pass before returned as such.
     """
+    began = monotonic()
     world = read_world(store, now, hearing)
     writer = _Writer(store, now, writers)
     _tell_broken(world, writer)
@@ -151,16 +172,27 @@ def reconcile(
             nodes[name] = _told(nodes[name], entry)
         decided.append((rollout, decision))
     _write_quarantines(decided, writer)
-    _write_nodes(world, nodes, quarantines, writer)
-    reverted = _write_rollouts(world, decided, writer)
-    _write_verdicts(world, writer, history_limit)
+
+    def patience() -> Callable[[], bool]:
+        if patience_s is None:
+            return always
+        until = monotonic() + max(patience_s, decided_after - began)
+        return lambda: monotonic() < until and not alarmed()
+
+    decided_after = monotonic()
+    untold = _write_nodes(world, nodes, quarantines, writer, patience())
+    # A status says what its nodes were told.
+    told = [(r, d) for r, d in decided if untold.isdisjoint(d.models)]
+    reverted = _write_rollouts(world, told, writer)
+    left, more = _write_verdicts(world, writer, history_limit, owed or {}, patience())
     _keep_house(world, quarantines, writer)
-    waits = [d.requeue_after for _, d in decided]
+    waits = [0.0] if untold or more else [d.requeue_after for _, d in decided]
     return Pass(
         writes=writer.writes,
         failures=writer.failures,
         requeue_after=min([_LONGEST_WAIT_S, *waits]),
         reverted=reverted,
+        owed=left,
     )
 
 
@@ -196,19 +228,28 @@ def _write_quarantines(decided: Iterable[tuple[RolloutView, Decision]], writer: 
 
 
 def _write_nodes(
-    world: World, nodes: dict[str, NodeView], quarantines: tuple[QuarantineSpec, ...], writer: _Writer
-) -> None:
-    changed = []
+    world: World,
+    nodes: dict[str, NodeView],
+    quarantines: tuple[QuarantineSpec, ...],
+    writer: _Writer,
+    patience: Callable[[], bool],
+) -> frozenset[str]:
+    """Tell the nodes what is new to them; return the names of those that there was no time to tell."""
+    urgent: list[Resource] = []
+    patient: list[Resource] = []
     sizes = Counter(n.device_class for n in nodes.values())
     for resource in world.of("NodeEngine"):
         node = nodes[resource.meta.name]
         if not node.known_class:
             continue
-        spec: NodeEngineSpec = scrub_spec(node.spec, quarantined_digests(quarantines, node.device_class))
+        assert isinstance(resource.spec, NodeEngineSpec)
+        spec = scrub_spec(node.spec, quarantined_digests(quarantines, node.device_class))
         spec = spread_answers(spec, sizes[node.device_class])
         if spec != resource.spec:
-            changed.append(replace(resource, meta=owned(resource.meta), spec=spec))
-    writer.apply_all(changed)
+            changed = replace(resource, meta=owned(resource.meta), spec=spec)
+            (patient if advances(resource.spec, spec) else urgent).append(changed)
+    writer.apply_all(urgent)
+    return frozenset(r.meta.name for r in writer.apply_all(patient, patience))
 
 
 def _write_rollouts(
@@ -238,12 +279,18 @@ def _state(resource: Resource) -> str:
     return digest12(digest_bytes(status.encode()))
 
 
-def _write_verdicts(world: World, writer: _Writer, limit: int) -> None:
+def _write_verdicts(
+    world: World, writer: _Writer, limit: int, owed: Mapping[str, Resource], patience: Callable[[], bool]
+) -> tuple[dict[str, Resource], bool]:
+    """Record what was judged, failures first, and delete what is outdated. Return what is owed, and if more is due."""
     known = {r.key for r in world.of("QualityRun")}
-    current = [run for r in world.rollouts for n in world.nodes for run in verdicts.verdicts(r, n, world.now)]
-    writer.apply_all([run for run in {r.key: r for r in current}.values() if run.key not in known])
-    for run in verdicts.outdated(world.of("QualityRun"), frozenset(r.key for r in current), world.now, limit):
-        writer.delete(run)
+    current = {v.key: v for r in world.rollouts for n in world.nodes for v in verdicts.verdicts(r, n)}
+    new = {k: v.run(world.now) for k, v in current.items() if k not in known and k not in owed}
+    due = {k: run for k, run in (*owed.items(), *new.items()) if k not in known}
+    left = writer.apply_all(sorted(due.values(), key=verdicts.passed), patience)
+    outdated = verdicts.outdated(world.of("QualityRun"), frozenset(current), world.now, limit)
+    kept = writer.delete_all(outdated, patience)
+    return {run.key: run for run in left}, bool(left or kept)
 
 
 def _keep_house(world: World, quarantines: tuple[QuarantineSpec, ...], writer: _Writer) -> None:

@@ -200,10 +200,18 @@ class KubeStore:
 
     # What only this store can do.
 
-    def follow(self, kind: str, told: Callable[[], None] = lambda: None) -> None:
-        """Keep a copy of a kind by a watch of its own; `told` is called, on any thread, after every change."""
+    def follow(
+        self,
+        kind: str,
+        told: Callable[[], None] = lambda: None,
+        saw: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        """Keep a copy of a kind by a watch of its own.
+
+        `told` is called, on any thread, after every change, `saw` before it with an object as served that is new.
+        """
         name = self._node if kind == "NodeEngine" else ""
-        self._start(kind, ask.collection(kind, name=name), parse_served, told)
+        self._start(kind, ask.collection(kind, name=name), parse_served, told, saw)
 
     def follow_leases(self, namespace: str) -> None:
         """Follow the agents' Leases: a node's heartbeat is then the newer of its status's and its Lease's."""
@@ -282,6 +290,7 @@ class KubeStore:
         what: ask.Collection,
         parse: Callable[[Mapping[str, Any]], Any],
         told: Callable[[], None] = lambda: None,
+        saw: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         def changed() -> None:
             self._touch(kind)
@@ -290,7 +299,7 @@ class KubeStore:
         with self._opening:
             if kind in self._mirrors:
                 return
-            mirror = Mirror(parse, changed)
+            mirror = Mirror(parse, changed, saw)
             self._reflectors[kind] = Reflector(self._client, what, mirror)
             self._mirrors[kind] = mirror
             self._reflectors[kind].start()

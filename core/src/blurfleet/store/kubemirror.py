@@ -39,11 +39,15 @@ class _Item:
 
 
 class Mirror:
-    """Objects of one collection by (namespace, name). Versions only grow: what arrives late is not believed."""
+    """Objects of one collection by (namespace, name). Versions only grow: what arrives late is not believed.
 
-    def __init__(self, parse: Parse, changed: Callable[[], None]) -> None:
+    `changed` is called after every change, `saw` before it with each single object that a change brought.
+    """
+
+    def __init__(self, parse: Parse, changed: Callable[[], None], saw: Callable[[Any], None] | None = None) -> None:
         self._parse = parse
         self._changed = changed
+        self._saw = saw
         self._lock = threading.Lock()
         self._items: dict[Key, _Item] = {}
         self._gone: deque[str] = deque(maxlen=_GONE_KEPT)
@@ -66,6 +70,8 @@ class Mirror:
                 if late or item.uid in self._gone:
                     return
                 self._items[key] = item
+        if self._saw is not None and kind != "DELETED":
+            self._saw(body)
         self._changed()
 
     def forget(self, key: Key) -> None:

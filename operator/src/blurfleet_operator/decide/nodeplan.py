@@ -339,6 +339,27 @@ def scrub_spec(spec: NodeEngineSpec, bad: frozenset[str]) -> NodeEngineSpec:
     )
 
 
+def advances(old: NodeEngineSpec, new: NodeEngineSpec) -> bool:
+    """Tell whether `new` only brings engines: a candidate, or one to the primary's place. What takes one cannot wait.
+
+    An entry that is new altogether brings one; so does what changes nothing of engines.
+    """
+    if not set(new.quarantined) <= set(old.quarantined):
+        return False
+    before = {m.name: m for m in old.models}
+    if not before.keys() <= {m.name for m in new.models}:
+        return False
+    return all(_brings(before[m.name], m) for m in new.models if m.name in before)
+
+
+def _brings(old: NodeModel, new: NodeModel) -> bool:
+    if new.drained and not old.drained:
+        return False
+    stays = new.primary == old.primary or old.primary is None
+    gains = new.candidate is not None or old.candidate is None
+    return (stays and gains) or (new.primary is not None and new.primary == old.candidate)
+
+
 def spread_answers(spec: NodeEngineSpec, nodes: int) -> NodeEngineSpec:
     """Return the spec with how long after an order this node, one of `nodes` of its class, reports it."""
     held = seconds(spec.answer_after) if spec.answer_after is not None else 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 from blurfleet.api.base import seconds
 from blurfleet.api.kinds import Resource
@@ -18,19 +20,70 @@ HISTORY_LIMIT = 100  # runs of a rollout that are kept, where nothing else is se
 _GOLDEN_DONE = ("GoldenPassed", "Shadowing", "Proven")
 
 
-def verdicts(rollout: RolloutView, node: NodeView, now: float) -> list[Resource]:
-    """Return the runs that `node`'s status holds for this rollout's attempts: golden, shadow and live."""
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A verdict as a node reports it; the same one has the same key whoever sees it, however often."""
+
+    rollout: RolloutView
+    node: NodeView
+    said: CandidateStatus | TripStatus
+    stage: str
+    verdict: str
+
+    @cached_property
+    def name(self) -> str:
+        """Return the name of its QualityRun."""
+        said = self.said
+        unique = said.at if isinstance(said, TripStatus) else self.verdict
+        rollout, node = self.rollout, self.node.name
+        text = "|".join((rollout.uid, said.attempt, node, rollout.spec.model, self.stage, said.digest, unique))
+        return f"{node}-{self.stage.lower()}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+    @property
+    def key(self) -> str:
+        """Return the key of its QualityRun."""
+        return f"QualityRun/{self.rollout.namespace}/{self.name}"
+
+    def run(self, now: float) -> Resource:
+        """Return its QualityRun, as of `now` where the node does not say when."""
+        said = self.said
+        fields = {
+            "rollout": self.rollout.name,
+            "model": self.rollout.spec.model,
+            "node": self.node.name,
+            "device_class": self.node.device_class,
+            "engine_set": said.set,
+            "digest": said.digest,
+            "attempt": said.attempt,
+            "stage": self.stage,
+            "verdict": self.verdict,
+            **(_of_trip(said, now) if isinstance(said, TripStatus) else _of_candidate(said, self.stage, now)),
+        }
+        meta = ObjectMeta(name=self.name, namespace=self.rollout.namespace)
+        spec = QualityRunSpec.model_validate(fields)
+        return Resource(kind="QualityRun", meta=meta, spec=spec, status=QualityRunStatus())
+
+
+def verdicts(rollout: RolloutView, node: NodeView) -> list[Verdict]:
+    """Return what `node`'s status holds for this rollout's attempts: golden, shadow and live."""
     observed = node.observed(rollout.spec.model)
     if observed is None:
         return []
-    owner = rollout.uid or rollout.name
+    owner = f"{rollout.uid or rollout.name}/"
     found = []
     candidate, trip = observed.candidate, observed.last_trip
-    if candidate is not None and candidate.attempt.startswith(f"{owner}/"):
-        found += [_of_candidate(rollout, node, candidate, s, v, now) for s, v in _stages(candidate)]
-    if trip is not None and trip.attempt.startswith(f"{owner}/") and trip.stage != "Golden":
-        found.append(_of_trip(rollout, node, trip, now))
+    if candidate is not None and candidate.attempt.startswith(owner):
+        for stage, verdict in _stages(candidate):
+            found.append(Verdict(rollout=rollout, node=node, said=candidate, stage=stage, verdict=verdict))
+    if trip is not None and trip.attempt.startswith(owner) and trip.stage != "Golden":
+        found.append(Verdict(rollout=rollout, node=node, said=trip, stage=trip.stage, verdict="Fail"))
     return found
+
+
+def passed(run: Resource) -> bool:
+    """Tell whether a QualityRun says that all is well: it can wait for those that do not."""
+    assert isinstance(run.spec, QualityRunSpec)
+    return run.spec.verdict == "Pass"
 
 
 def _stages(candidate: CandidateStatus) -> list[tuple[str, str]]:
@@ -44,59 +97,27 @@ def _stages(candidate: CandidateStatus) -> list[tuple[str, str]]:
     return stages
 
 
-def _of_candidate(
-    rollout: RolloutView, node: NodeView, candidate: CandidateStatus, stage: str, verdict: str, now: float
-) -> Resource:
+def _of_candidate(candidate: CandidateStatus, stage: str, now: float) -> dict[str, object]:
     last = stage == "Shadow" or candidate.phase in ("GoldenFailed", "GoldenPassed")
-    return _run(
-        rollout,
-        {
-            "node": node.name,
-            "device_class": node.device_class,
-            "engine_set": candidate.set,
-            "digest": candidate.digest,
-            "attempt": candidate.attempt,
-            "stage": stage,
-            "verdict": verdict,
-            "reason": candidate.reason if last else "GoldenPassed",
-            "figures": candidate.figures if last else (),
-            "oracle_passed": candidate.oracle_passed if stage == "Golden" else None,
-            "samples_valid": candidate.samples_valid if stage == "Shadow" else 0,
-            "samples_required": candidate.samples_required if stage == "Shadow" else 0,
-            "evidence": candidate.evidence if last else "",
-            "at": timestamp(now),
-        },
-        unique=verdict,
-    )
+    return {
+        "reason": candidate.reason if last else "GoldenPassed",
+        "figures": candidate.figures if last else (),
+        "oracle_passed": candidate.oracle_passed if stage == "Golden" else None,
+        "samples_valid": candidate.samples_valid if stage == "Shadow" else 0,
+        "samples_required": candidate.samples_required if stage == "Shadow" else 0,
+        "evidence": candidate.evidence if last else "",
+        "at": timestamp(now),
+    }
 
 
-def _of_trip(rollout: RolloutView, node: NodeView, trip: TripStatus, now: float) -> Resource:
+def _of_trip(trip: TripStatus, now: float) -> dict[str, object]:
     figure = Figure(metric=trip.metric, value=trip.value, limit=trip.limit, verdict="Fail") if trip.metric else None
-    return _run(
-        rollout,
-        {
-            "node": node.name,
-            "device_class": node.device_class,
-            "engine_set": trip.set,
-            "digest": trip.digest,
-            "attempt": trip.attempt,
-            "stage": trip.stage,
-            "verdict": "Fail",
-            "reason": trip.reason,
-            "figures": (figure,) if figure else (),
-            "evidence": trip.evidence,
-            "at": trip.at or timestamp(now),
-        },
-        unique=trip.at,
-    )
-
-
-def _run(rollout: RolloutView, fields: dict[str, object], *, unique: str) -> Resource:
-    spec = QualityRunSpec.model_validate({"rollout": rollout.name, "model": rollout.spec.model, **fields})
-    text = "|".join((rollout.uid, spec.attempt, spec.node, spec.model, spec.stage, spec.digest, unique))
-    short = hashlib.sha256(text.encode()).hexdigest()[:10]
-    meta = ObjectMeta(name=f"{spec.node}-{spec.stage.lower()}-{short}", namespace=rollout.namespace)
-    return Resource(kind="QualityRun", meta=meta, spec=spec, status=QualityRunStatus())
+    return {
+        "reason": trip.reason,
+        "figures": (figure,) if figure else (),
+        "evidence": trip.evidence,
+        "at": trip.at or timestamp(now),
+    }
 
 
 def outdated(
