@@ -22,10 +22,14 @@ SYSTEM = "blurfleet-system"
 
 
 class ScriptedNode:
-    """Follows one NodeEngine and writes its status and Lease, as the node's agent would."""
+    """Follows one NodeEngine and writes its status and Lease, as the node's agent would.
 
-    def __init__(self, name: str, device_class: str, access: Access) -> None:
+    It beats once `beat_s` seconds have passed, at the next change or full second: a second late at the most.
+    """
+
+    def __init__(self, name: str, device_class: str, access: Access, *, beat_s: float = 10.0) -> None:
         self.name, self.device_class, self.script = name, device_class, Script()
+        self.beat_s = beat_s
         self.client = KubeClient(access, connections=4)
         self.store = KubeStore(self.client, manager="blurfleet-agent", node=name)
         self.clock_off = 0.0  # seconds that the node's clock is ahead
@@ -71,7 +75,7 @@ class ScriptedNode:
         now = time.time() + self.clock_off
         if self.script.silent:
             return
-        if time.monotonic() - self._beat_at > 10.0:
+        if time.monotonic() - self._beat_at > self.beat_s:
             self.store.beat(self.name, SYSTEM, now, every_s=30.0)
             self._beat_at = time.monotonic()
         ref = Ref(kind="NodeEngine", name=self.name)

@@ -9,7 +9,7 @@ from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNode
 
 Join = Callable[..., ScriptedNode]
-LATER_S = 75.0  # 20 s of silence, a turn each 10 s, and a start of the operator
+LATER_S = 40.0  # 8 s of silence, a turn each 2 s, and a start of the operator; it is no 90 s
 
 
 def two(fleet: Fleet, join: Join, **off: float) -> dict[str, ScriptedNode]:
