@@ -18,12 +18,14 @@ from blurfleet.errors import RequestEnded
 from blurfleet.pixels import to_tensor
 from blurfleet.reasons import Reason
 from blurfleet.serving.life import RequestLife
+from blurfleet_preprocess import v2_grpc
 from blurfleet_preprocess.exchange import Exchange
 from blurfleet_preprocess.grpc_door import GrpcDoor
 from blurfleet_preprocess.grpc_places import Slots
 from blurfleet_preprocess.problems import Overloaded
 from blurfleet_preprocess.readiness import Readiness
 from blurfleet_preprocess.streams import Streams
+from blurfleet_preprocess.v2_grpc import read_request
 from blurfleet_preprocess.work import Workers
 
 Rig = Any  # the fixture's class lives in conftest.py
@@ -31,17 +33,22 @@ DEADLINE_S = 20.0
 
 
 @pytest.fixture
-def stub(rig: Rig) -> Iterator[Any]:
+def door(rig: Rig) -> Iterator[GrpcDoor]:
     http = Workers(1, 1)
     exchange = Exchange(
         gateway=rig.gateway, streams=Streams("test.1"), metrics=rig.metrics, workers=http, max_body_bytes=1 << 20
     )
     door = GrpcDoor(exchange, Readiness(rig.gateway, cache_s=60), workers=1, waiting=2)
+    yield door
+    door.stop(5)
+    http.close()
+
+
+@pytest.fixture
+def stub(door: GrpcDoor) -> Iterator[Any]:
     address = f"127.0.0.1:{door.listen('127.0.0.1', 0)}"
     with grpc.insecure_channel(address) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
-    door.stop(5)
-    http.close()
 
 
 @pytest.fixture
@@ -75,31 +82,71 @@ def begun(rig: Rig, count: int) -> bool:
     return came_true(lambda: len(rig.engines.asked) == count, DEADLINE_S)
 
 
+def holds(door: GrpcDoor, count: int) -> bool:
+    """Wait until that many calls run or wait: of calls on their way nobody knows which one comes first."""
+    return came_true(lambda: door._slots._held == count, DEADLINE_S)
+
+
 def test_a_grpc_deadline_is_the_engines_deadline(rig: Rig, stub: Any) -> None:
-    assert ask(rig, stub, 0.8).result().model_name == "bokeh"
-    assert 0 < rig.engines.timeouts[-1] <= 0.8
+    rig.gateway._timeout_s = 60.0
+    assert ask(rig, stub, 30.0).result().model_name == "bokeh"
+    assert 0 < rig.engines.timeouts[-1] <= 30.0
 
 
 def test_a_call_cancelled_in_the_queue_never_runs_and_frees_its_place(
-    rig: Rig, stub: Any, gate: threading.Event
+    rig: Rig, stub: Any, door: GrpcDoor, gate: threading.Event
 ) -> None:
     running = ask(rig, stub)
     assert begun(rig, 1)
     queued = [ask(rig, stub), ask(rig, stub)]
-
-    def full() -> bool:
-        error = ask(rig, stub, 0.2).exception(DEADLINE_S)
-        return bool(error.code() is grpc.StatusCode.UNAVAILABLE and "[Overloaded]" in error.details())
-
-    assert came_true(full, DEADLINE_S)
+    assert holds(door, 3)
+    error = ask(rig, stub).exception(DEADLINE_S)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "[Overloaded]" in error.details()
     for call in queued:
         call.cancel()
+    assert holds(door, 1)
+    waiting = ask(rig, stub)
+    assert holds(door, 2)  # there is room again
+    gate.set()
+    assert running.result(DEADLINE_S).model_name == "bokeh"
+    assert waiting.result(DEADLINE_S).model_name == "bokeh"
+    assert len(rig.engines.asked) == 2
 
-    def answers_in_time() -> bool:
-        error = ask(rig, stub, 0.2).exception(DEADLINE_S)  # it waits in the queue: there is room again
-        return bool(error.code() is grpc.StatusCode.DEADLINE_EXCEEDED)
 
-    assert came_true(answers_in_time, DEADLINE_S)
+def test_a_call_too_late_in_the_queue_frees_its_place(
+    rig: Rig, stub: Any, door: GrpcDoor, gate: threading.Event
+) -> None:
+    running = ask(rig, stub)
+    assert begun(rig, 1)
+    late = ask(rig, stub, 1.0).exception(DEADLINE_S)
+    assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert holds(door, 1)
+    gate.set()
+    assert running.result(DEADLINE_S).model_name == "bokeh"
+
+
+def test_a_call_that_hung_up_while_it_was_read_takes_no_place_in_the_queue(
+    rig: Rig, stub: Any, door: GrpcDoor, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = ask(rig, stub)
+    assert begun(rig, 1)
+    reading, read = threading.Event(), threading.Event()
+
+    def held_back(message: Any) -> Any:
+        reading.set()
+        assert read.wait(DEADLINE_S)
+        return read_request(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(v2_grpc, "read_request", held_back)
+        gone = ask(rig, stub)
+        assert reading.wait(DEADLINE_S)
+    gone.cancel()
+    stub.ServerLive(service_pb2.ServerLiveRequest())  # on the same connection: the server knows both by now
+    read.set()
+    assert came_true(lambda: rig.count("blurfleet_requests_total", status="504") == 1, DEADLINE_S)
+    assert holds(door, 1)
     gate.set()
     assert running.result(DEADLINE_S).model_name == "bokeh"
     assert ask(rig, stub).result(DEADLINE_S).model_name == "bokeh"

@@ -49,10 +49,18 @@ class _Stream:
 
     numbers: OpenStream
     life: RequestLife | None = None
+    gone: bool = False
 
     def hang_up(self) -> None:
+        self.gone = True
         if self.life is not None:
             self.life.hang_up()
+
+    def begin(self, life: RequestLife) -> None:
+        """Note the life of the next frame; it is over where the client has gone since the frame came."""
+        self.life = life
+        if self.gone:
+            life.hang_up()
 
 
 class GrpcDoor:
@@ -146,7 +154,7 @@ class GrpcDoor:
             self._abort(context, self._said(error, "ModelStreamInfer"))
         try:
             stream = _Stream(numbers=self._exchange.streams.open())
-            context.add_callback(stream.hang_up)
+            _at_its_end(context, stream.hang_up)
             for data in requests:
                 yield self._frame(data, context, stream).SerializeToString()
         finally:
@@ -202,9 +210,9 @@ class GrpcDoor:
             connection=context.peer(),
         )
         if stream is not None:
-            stream.life = caller.life
+            stream.begin(caller.life)
         else:
-            context.add_callback(caller.life.hang_up)
+            _at_its_end(context, caller.life.hang_up)
         declared = _declared(headers)
         queued = time.perf_counter()
         with self._slots.one(caller.life):
@@ -275,6 +283,12 @@ class GrpcDoor:
         code, details, trailing = v2_grpc.status_of(error)
         context.set_trailing_metadata(trailing)
         context.abort(code, details)
+
+
+def _at_its_end(context: Any, end: Callable[[], None]) -> None:
+    """Call `end` when the call is over, at once where it is: the library forgets what comes after that."""
+    if not context.add_callback(end):
+        end()
 
 
 def _declared(headers: dict[str, str]) -> str:
