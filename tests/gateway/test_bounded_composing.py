@@ -108,6 +108,30 @@ def test_a_client_that_hangs_up_ends_the_composing(
         assert came_true(lambda: client.post("/v1/matte", content=photo).status_code == 200, DEADLINE_S)
 
 
+@pytest.mark.parametrize("ask", ["/v1/blur?mode=depth", "/v1/blur?radius=40", "/v1/matte"])
+def test_a_deadline_that_passes_while_it_is_composed_ends_the_composing_and_says_so(
+    rig: Rig, serve: Serve, photo: bytes, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    ended, name = list[Reason](), "fine_matte" if ask == "/v1/matte" else "composed"
+    work = getattr(picture, name)
+
+    def late(*given: Any) -> Any:
+        given[-1].__self__.shorten(1e-6)  # its time is up in this moment, however busy the machine
+        try:
+            return work(*given)
+        except RequestEnded as error:
+            ended.append(error.reason)
+            raise
+
+    monkeypatch.setattr(picture, name, late)
+    with serve(rig, workers=1, waiting=0) as client:
+        answer = client.post(ask, content=photo, headers={"x-blurfleet-deadline-ms": "20000"})
+        assert (answer.status_code, answer.json()["reason"]) == (504, "DeadlineExceeded")
+        assert ended == [Reason.DEADLINE_EXCEEDED], "in the midst of it, not after it"
+        monkeypatch.undo()
+        assert came_true(lambda: client.post("/v1/matte", content=photo).status_code == 200, DEADLINE_S)
+
+
 def gone(check: Callable[[], object]) -> bool:
     try:
         check()
