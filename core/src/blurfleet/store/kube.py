@@ -34,6 +34,8 @@ M = TypeVar("M", bound=Model)
 _WRITTEN_BY_ONE = frozenset({"NodeEngine"})
 _HEARTBEAT_S = 1.0
 _SYNC_S = 30.0
+# Who lists every kind in a row hardly ever comes to the end on a server that refuses each second request.
+_PATIENCE_S = 0.5
 _REMEMBERED = 20_000
 
 
@@ -240,7 +242,7 @@ class KubeStore:
             what = ask.leases(self._lease_space)
         else:
             what = ask.nodes() if kind == "Node" else ask.collection(kind)
-        bodies, version = listed(self._client, what)
+        bodies, version = listed(self._client, what, patience_s=_PATIENCE_S)
         return self._mirrors[kind].replace(bodies, version)
 
     def holds(self, kind: str, key: Key) -> bool:

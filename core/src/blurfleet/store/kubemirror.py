@@ -11,10 +11,11 @@ from typing import Any
 
 import structlog
 
+from blurfleet.deadline import came_true
 from blurfleet.errors import BlurfleetError, InvalidSpec, StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.kubeclient import KubeClient
-from blurfleet.store.kuberequests import Collection
+from blurfleet.store.kuberequests import Collection, Request
 
 Key = tuple[str, str]
 Parse = Callable[[Mapping[str, Any]], Any]
@@ -22,6 +23,7 @@ Parse = Callable[[Mapping[str, Any]], Any]
 _GONE_KEPT = 4096
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 5.0
+_PAGE_AGAIN_S = 0.1
 _log = structlog.get_logger("blurfleet.store")
 
 
@@ -151,16 +153,37 @@ def _key(body: Mapping[str, Any]) -> Key:
     return str(body["metadata"].get("namespace", "")), str(body["metadata"]["name"])
 
 
-def listed(client: KubeClient, what: Collection) -> tuple[list[Mapping[str, Any]], int]:
-    """Return all objects, page by page, and the version they were listed at. Raises StoreError."""
+def listed(client: KubeClient, what: Collection, *, patience_s: float = 0.0) -> tuple[list[Mapping[str, Any]], int]:
+    """Return all objects, page by page, and the version they were listed at. Raises StoreError.
+
+    A page that the server cannot answer is asked for again, for at most `patience_s` seconds.
+    """
     found: list[Mapping[str, Any]] = []
     more = ""
     while True:
-        page = client.send(what.listing(more))
+        page = _page(client, what.listing(more), patience_s)
         found += page.get("items") or []
         more = page["metadata"].get("continue", "")
         if not more:
             return found, int(page["metadata"].get("resourceVersion") or 0)
+
+
+def _page(client: KubeClient, request: Request, patience_s: float) -> Any:
+    pages: list[Any] = []
+    refused: list[StoreError] = []
+
+    def answered() -> bool:
+        try:
+            pages.append(client.send(request))
+        except StoreError as error:
+            if error.reason is not Reason.STORE_UNREADABLE:
+                raise
+            refused.append(error)
+        return pages != []
+
+    if not came_true(answered, patience_s, poll_s=_PAGE_AGAIN_S):
+        raise refused[-1]
+    return pages[0]
 
 
 class Reflector:
