@@ -14,10 +14,14 @@ from typing import Any
 import httpx
 import yaml
 from helm_python import Chart
+from tests.whole_lines import whole_lines
 
+from blurfleet.deadline import came_true
+from blurfleet.reasons import Reason
 from blurfleet_cli.ports import free_ports
 
 CHART = Path(__file__).parents[2] / "charts/blurfleet"
+TRIES, ALIVE_WITHIN_S = 5, 60.0
 
 
 @functools.cache
@@ -37,11 +41,23 @@ class OperatorProcess:
     def __init__(self, kubeconfig: Path, folder: Path, **settings: str) -> None:
         self.kubeconfig, self.log = kubeconfig, folder / "operator.log"
         self.settings = settings
-        self.health = f"127.0.0.1:{free_ports(1)[0]}"
+        self.health = self.metrics = ""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; nothing waits for it to be ready."""
+        """Start it and wait until it is alive; where a port was taken meanwhile, on others.
+
+        One that ends is left so: its log says why, and a test that needs it waits in vain.
+        """
+        for _ in range(TRIES):
+            began = self.log.stat().st_size if self.log.exists() else 0
+            self._start()
+            assert came_true(lambda: self.alive() or not self.running(), ALIVE_WITHIN_S), "it is not alive"
+            if self.running() or Reason.PORT_IN_USE.encode() not in self.log.read_bytes()[began:]:
+                return
+
+    def _start(self) -> None:
+        self.health, self.metrics = (f"127.0.0.1:{port}" for port in free_ports(2))
         (name, *words), given = shipped()
         env = {
             **given,
@@ -49,7 +65,7 @@ class OperatorProcess:
             "BLURFLEET_KUBECONFIG": str(self.kubeconfig),
             "BLURFLEET_HEALTH_ADDRESS": self.health,
             "BLURFLEET_METRICS_HOST": "127.0.0.1",
-            "BLURFLEET_METRICS_PORT": "0",
+            "BLURFLEET_METRICS_PORT": self.metrics.rpartition(":")[2],
             **self.settings,
         }
         with self.log.open("ab") as stream:
@@ -58,8 +74,8 @@ class OperatorProcess:
             )
 
     def logged(self) -> list[dict[str, Any]]:
-        """Return every line of its log. Raises ValueError for one that is no JSON."""
-        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+        """Return every whole line of its log. Raises ValueError for one that is no JSON."""
+        return [json.loads(line) for line in whole_lines(self.log)]
 
     def running(self) -> bool:
         """Tell whether the process runs."""
@@ -87,6 +103,6 @@ class OperatorProcess:
     def alive(self) -> bool:
         """Tell whether the liveness endpoint answers that it is."""
         try:
-            return httpx.get(f"http://{self.health}/healthz", timeout=5.0, trust_env=False).status_code == 200
+            return httpx.get(f"http://{self.health}/healthz", timeout=30.0, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -15,31 +16,29 @@ from scripted_nodes import ScriptedNode
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta
 from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
+from blurfleet.deadline import came_true
 from blurfleet.store.port import Ref
-from blurfleet_cli.ports import free_ports
 
 Scrape = Callable[[str], dict[tuple[str, ...], float]]
 
 
 @pytest.fixture
-def scrape(the_operator: OperatorProcess) -> Iterator[Scrape]:
-    """The operator with a metrics port that is known: what it exports under one name, by label values."""
-    [port] = free_ports(1)
-    the_operator.stop()
-    the_operator.settings["BLURFLEET_METRICS_PORT"] = str(port)
-    the_operator.start()
+def scrape(operator: OperatorProcess) -> Scrape:
+    """Return what the operator exports under one name, by label values."""
 
     def ask(name: str) -> dict[tuple[str, ...], float]:
-        try:
-            text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
-        except httpx.HTTPError:
-            return {}
-        samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+        pages: list[str] = []
+
+        def answered() -> bool:
+            with contextlib.suppress(httpx.HTTPError):
+                pages.append(httpx.get(f"http://{operator.metrics}/metrics", timeout=30.0, trust_env=False).text)
+            return pages != []
+
+        assert came_true(answered, 60.0), "no page of metrics"
+        samples = (s for family in text_string_to_metric_families(pages[0]) for s in family.samples)
         return {tuple(v for _, v in sorted(s.labels.items())): s.value for s in samples if s.name == name}
 
-    yield ask
-    the_operator.stop()
-    del the_operator.settings["BLURFLEET_METRICS_PORT"]
+    return ask
 
 
 def test_nodes_rollouts_and_quarantines_are_exported_as_they_are(
@@ -49,11 +48,12 @@ def test_nodes_rollouts_and_quarantines_are_exported_as_they_are(
     fleet.until(lambda: fleet.node("a0") is not None, what="the node is registered")
     fleet.until(lambda: scrape("blurfleet_node_silent").get(("a100", node.name)) == 0.0, what="the node is heard")
     assert scrape("blurfleet_operator_acting") == {(): 1.0}
-    spec = QuarantineSpec(digest="sha256:" + "e" * 64, reason="Recalled", device_class="a100")
+    own = fleet.space  # a class of devices that no other test quarantines
+    spec = QuarantineSpec(digest=fleet.digest("recalled"), reason="Recalled", device_class=own)
     meta = ObjectMeta(name=f"metrics-{fleet.space}")
     fleet.store.apply(Resource(kind="EngineQuarantine", meta=meta, spec=spec, status=QuarantineStatus()))
-    fleet.until(lambda: scrape("blurfleet_quarantines").get(("a100", "Recalled")) == 1.0, what="it is counted")
-    made = scrape("blurfleet_quarantine_newest_timestamp_seconds")[("a100", "Recalled")]
+    fleet.until(lambda: scrape("blurfleet_quarantines").get((own, "Recalled")) == 1.0, what="it is counted")
+    made = scrape("blurfleet_quarantine_newest_timestamp_seconds")[(own, "Recalled")]
     assert abs(time.time() - made) < 120.0
     fleet.apply_examples(wave_soak="1s")
     key = ("bokeh", "Progressing", f"{fleet.space}/bokeh")

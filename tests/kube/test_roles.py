@@ -12,6 +12,7 @@ import pytest
 from fleet_objects import Fleet
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNode
+from tests.whole_lines import whole_lines
 
 from blurfleet.api.meta import timestamp
 from blurfleet.reasons import Reason
@@ -56,7 +57,7 @@ def rights(rules: list[dict[str, Any]]) -> set[Right]:
 def requests(plane: ControlPlane, account: str) -> Iterator[Any]:
     """Yield what the log holds of `account`, about resources."""
     user = f"system:serviceaccount:{NAMESPACE}:{account}"
-    for line in plane.audit_log.read_text(encoding="utf-8").splitlines():
+    for line in whole_lines(plane.audit_log):
         entry = json.loads(line)
         if entry["user"]["username"] == user and "resource" in entry.get("objectRef", {}):
             yield entry

@@ -16,6 +16,7 @@ from fleet_objects import Fleet
 from helm_python import Chart
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNode
+from tests.whole_lines import whole_lines
 
 from blurfleet_cli.cluster.ground import install
 from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, service_account_token
@@ -25,8 +26,9 @@ from blurfleet_cli.cluster.plane import ControlPlane
 Until = Callable[..., None]
 ROOT = Path(__file__).parents[2]
 LIFETIME_S = 12
-# The entry of a lost operator lives on for its lifetime; then the standby looks within two seconds, and passes.
-TAKES_OVER_WITHIN_S = LIFETIME_S + 6.0
+# The entry of a lost operator lives on for its lifetime; then the standby looks within two seconds, and passes: on a
+# machine with much else to do that takes seconds more.
+TAKES_OVER_WITHIN_S = LIFETIME_S + 20.0
 KEY = "authentication.kubernetes.io/credential-id"
 WRITES = ("create", "patch", "update", "delete")
 
@@ -47,6 +49,12 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def the_operator(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> OperatorProcess:
+    """No third one acts here: it is never started. The shared one belongs to another control plane."""
+    return OperatorProcess(plane.kubeconfig, tmp_path_factory.mktemp("operator"))
+
+
 class Ranked:
     """An operator process of one priority with a token of its own, by which the audit log tells it apart."""
 
@@ -65,8 +73,7 @@ class Ranked:
 
     def said(self) -> list[tuple[bool, str]]:
         """Return when it acted and when not, with the reason, as its log says."""
-        lines = self.process.log.read_text(encoding="utf-8").splitlines() if self.process.log.exists() else []
-        found = [json.loads(line) for line in lines if line.startswith("{")]
+        found = [json.loads(line) for line in whole_lines(self.process.log) if line.startswith("{")]
         return [(e["acts"], e["reason"]) for e in found if "acts" in e]
 
 
@@ -91,7 +98,7 @@ def pair(ranked: Callable[[str, int], Ranked]) -> tuple[Ranked, Ranked]:
 def entries(plane: ControlPlane, *who: Ranked) -> list[tuple[str, Any]]:
     """Return what the audit log holds of each operator's token, in order of time."""
     names = {f"JTI={w.jti}": w.name for w in who}
-    found: list[Any] = [json.loads(line) for line in plane.audit_log.read_text(encoding="utf-8").splitlines()]
+    found: list[Any] = [json.loads(line) for line in whole_lines(plane.audit_log)]
     found.sort(key=lambda e: e["requestReceivedTimestamp"])
     keyed = ((names.get(key), e) for e in found for key in e["user"].get("extra", {}).get(KEY, []))
     return [(name, e) for name, e in keyed if name is not None]

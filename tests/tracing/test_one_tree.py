@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.tracing.collector import Collector, SeenSpan, collecting
+from tests.whole_lines import whole_lines
 
 from blurfleet.api.contract import ContractSpec, contract_at
 from blurfleet.cache import cache_dir
@@ -48,7 +49,7 @@ class Node:
     popen: subprocess.Popen[bytes]
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / "gateway.log").read_text().splitlines()]
+        return [json.loads(line) for line in whole_lines(self.folder / "gateway.log")]
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +191,12 @@ def test_every_line_of_a_failing_request_is_json_with_trace_and_network(node: No
     finally:
         serve(node.bench, node.bench.engines[0].name)
     assert (answer.status_code, answer.headers["x-blurfleet-trace"]) == (503, FAILING)
-    lines = [line for line in node.lines() if line["event"] == "request.failed"]
-    assert [(line["trace_id"], line["model_id"], line["model"], line["reason"]) for line in lines] == [
+
+    def failed() -> list[dict[str, Any]]:
+        return [line for line in node.lines() if line["event"] == "request.failed"]
+
+    until(lambda: failed() != [], what="the line of the log")
+    assert [(line["trace_id"], line["model_id"], line["model"], line["reason"]) for line in failed()] == [
         (FAILING, "0123456789ab", "bokeh", answer.json()["reason"])
     ]
 
