@@ -37,13 +37,21 @@ def as_operator(plane: ControlPlane, api: KubeApi, tmp_path: Path) -> Iterator[K
 def node(fleet: Fleet, started: dict[str, ScriptedNode], as_operator: KubeStore) -> Any:
     """A node that serves, says so in three conditions, and is not written any more."""
     for one in started.values():
-        one.script.silent = True
+        one.stop()
+    fleet.until(lambda: not any(one._thread.is_alive() for one in started.values()), what="no node writes any more")
     fine = [{"type": t, "status": "True", "reason": "Serving", "message": ""} for t in ("Ready", "Armed")]
     path = f"/apis/blurfleet.dev/v1alpha1/nodeengines/{fleet.space}-a/status"
     models = [{**fleet.api.call("GET", path)["status"]["models"][0], "conditions": fine}]
     said = {"models": models, "conditions": fine[:1], "armed": "Yes", "connected": "Yes", "simulated": True}
     fleet.api.merge(path, {"status": said})
     fleet.until(lambda: refused(as_operator, found(fleet), {"/status/active": "probe"}), what="the policy judges")
+    return found(fleet)
+
+
+@pytest.fixture
+def alone(fleet: Fleet, node: Any, operator: OperatorProcess) -> Any:
+    """The same node, which no operator writes either: what is refused here is refused for what it says."""
+    operator.stop()
     return found(fleet)
 
 
@@ -87,20 +95,20 @@ FORBIDDEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_it_says_that_nothing_is_known_and_no_word_more(fleet: Fleet, node: Any, as_operator: KubeStore) -> None:
-    assert [name for name, changes in FORBIDDEN.items() if not refused(as_operator, node, changes)] == []
+def test_it_says_that_nothing_is_known_and_no_word_more(fleet: Fleet, alone: Any, as_operator: KubeStore) -> None:
+    assert [name for name, changes in FORBIDDEN.items() if not refused(as_operator, alone, changes)] == []
     later = time.time() + 1000.0
-    changes = doubted(node, later, since=later - 100.0)
+    changes = doubted(alone, later, since=later - 100.0)
     assert changes is not None
-    as_operator.amend_status(node, changes)
+    as_operator.amend_status(alone, changes)
     after = found(fleet).status
     assert len(after.models[0].conditions) == 2
     assert {(c.type, c.status) for c in after.conditions} == {("Ready", "Unknown")}
     assert {(c.status, c.reason.value) for c in after.models[0].conditions} == {("Unknown", "StaleHeartbeat")}
     assert {c.last_transition_time for c in after.models[0].conditions} == {timestamp(later)}
     assert (after.connected, after.armed, after.fallback) == ("Unknown", "Unknown", "Unknown")
-    assert after.models[0].serving == node.status.models[0].serving
-    assert (after.facts, after.active) == (node.status.facts, node.status.active)
+    assert after.models[0].serving == alone.status.models[0].serving
+    assert (after.facts, after.active) == (alone.status.facts, alone.status.active)
 
 
 def test_of_a_node_that_becomes_another_it_says_so_before_the_next_agent_comes(
@@ -119,10 +127,10 @@ def test_of_a_node_that_becomes_another_it_says_so_before_the_next_agent_comes(
     assert after.models[0].serving == node.status.models[0].serving
 
 
-def test_it_doubts_nothing_that_was_written_since_it_looked(fleet: Fleet, node: Any, as_operator: KubeStore) -> None:
-    fleet.api.merge(f"/apis/blurfleet.dev/v1alpha1/nodeengines/{node.meta.name}/status", {"status": {"armed": "No"}})
-    changes = doubted(node, time.time() + 1000.0, since=time.time())
+def test_it_doubts_nothing_that_was_written_since_it_looked(fleet: Fleet, alone: Any, as_operator: KubeStore) -> None:
+    fleet.api.merge(f"/apis/blurfleet.dev/v1alpha1/nodeengines/{alone.meta.name}/status", {"status": {"armed": "No"}})
+    changes = doubted(alone, time.time() + 1000.0, since=time.time())
     assert changes is not None
     with pytest.raises(InvalidSpec):
-        as_operator.amend_status(node, changes)
-    assert found(fleet).status.connected == node.status.connected
+        as_operator.amend_status(alone, changes)
+    assert found(fleet).status.connected == alone.status.connected

@@ -52,7 +52,8 @@ def test_a_broken_node_is_drained_while_another_answers_and_comes_back_once_its_
     until(lambda: bool(tried()), what="a node tries the set")
     broken = tried()[0]
     other = next(n for n in started.values() if n is not broken)
-    broken.script.silent = True  # from here on it says what is written for it
+    broken.stop()  # from here on it says what is written for it
+    until(lambda: not broken._thread.is_alive(), what="it writes nothing by itself any more")
     says(broken, "GoldenFailed", passes=False)
     until(lambda: told(broken).get("drained") is True, what="drained")
     until(lambda: fleet.condition("bokeh", "NodesHealthy") == ("False", "NodeSuspect"), what="named")

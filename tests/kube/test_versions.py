@@ -11,6 +11,7 @@ from fleet_objects import Fleet
 from scripted_nodes import ScriptedNode
 from test_rollout_command import ask
 
+from blurfleet.errors import StoreError
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
 from blurfleet_cli.simulated_nodes import CAPABLE
@@ -18,13 +19,28 @@ from blurfleet_cli.simulated_nodes import CAPABLE
 Nodes = dict[str, ScriptedNode]
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CHANGED = {"NodeEngine": "nodeengines", "EngineRollout": "enginerollouts"}
 LATER = {"depth": {"of": "field"}}
 
 
+def knows_later(fleet: Fleet, kind: str) -> bool | None:
+    """Tell whether the server serves the newer definition of a kind: an older one drops what it does not know.
+
+    None in the moment in which it serves neither.
+    """
+    meta = {"name": f"{fleet.space}-asked", **({} if kind == "NodeEngine" else {"namespace": fleet.space})}
+    spec = {"deviceClass": "a100"} if kind == "NodeEngine" else fleet.example(kind)["spec"]
+    body = {"apiVersion": "blurfleet.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": {**spec, "later": LATER}}
+    try:
+        return "later" in fleet.api.create(body, dry_run=True)["spec"]
+    except StoreError:
+        return None
+
+
 @pytest.fixture
-def newer_kinds(api: KubeApi) -> Iterator[None]:
+def newer_kinds(api: KubeApi, fleet: Fleet) -> Iterator[None]:
     """The kinds as the next version has them: they come before its operator and its agents."""
-    paths = [f"{DEFINITIONS}/{plural}.blurfleet.dev" for plural in ("nodeengines", "enginerollouts")]
+    paths = [f"{DEFINITIONS}/{plural}.blurfleet.dev" for plural in CHANGED.values()]
     before = {path: api.call("GET", path)["spec"]["versions"] for path in paths}
     for path, versions in before.items():
         newer = copy.deepcopy(versions)
@@ -32,9 +48,11 @@ def newer_kinds(api: KubeApi) -> Iterator[None]:
         for part in ("spec", "status"):
             parts[part]["properties"]["later"] = ANYTHING
         api.merge(path, {"spec": {"versions": newer}})
+    fleet.until(lambda: all(knows_later(fleet, k) is True for k in CHANGED), what="the newer definitions are served")
     yield
     for path, versions in before.items():
         api.merge(path, {"spec": {"versions": versions}})
+    fleet.until(lambda: all(knows_later(fleet, k) is False for k in CHANGED), what="the older definitions are served")
 
 
 def at(api: KubeApi, path: str, *fields: str) -> Any:
