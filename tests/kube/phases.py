@@ -19,12 +19,14 @@ def nothing(fleet: Fleet, nodes: Nodes) -> None:
 class Held:
     """A rollout from set `good` to `next`, held in `phase` for `reason`, and what lets it go on to the phase `ends`.
 
+    All rollouts take the step `first` before `hold` waits for what comes of it: they wait at the same time.
     After an abort it is in phase `abort_ends`, and `said` events name the token. With `again` a new attempt begins.
     """
 
     phase: str
     reason: str
     hold: Callable[[Fleet, Nodes], None]
+    first: Callable[[Fleet, Nodes], None] = nothing
     release: Callable[[Fleet, Nodes], None] = nothing
     ends: str = "Promoted"
     abort_ends: str = "Aborted"
@@ -45,10 +47,13 @@ def selects_all(fleet: Fleet, nodes: Nodes) -> None:
     fleet.change(selector={"matchLabels": {"test": fleet.space}})
 
 
-def staging(fleet: Fleet, nodes: Nodes) -> None:
+def stages(fleet: Fleet, nodes: Nodes) -> None:
     for node in nodes.values():
         node.script.staging.add(new(fleet))
     fleet.change(engineSet="next")
+
+
+def staging(fleet: Fleet, nodes: Nodes) -> None:
     fleet.until(lambda: all(candidate(fleet, n) == "Staging" for n in nodes), what="both nodes stage")
 
 
@@ -98,7 +103,6 @@ def resumed(fleet: Fleet, nodes: Nodes) -> None:
 
 
 def tripped(fleet: Fleet, nodes: Nodes) -> None:
-    gated(fleet, nodes)
     fleet.wait_phase("Holding", "WaitingForGate")
     nodes["a"].script.trips.add(new(fleet))
 
@@ -115,14 +119,12 @@ def promoted(fleet: Fleet, nodes: Nodes) -> None:
 
 
 def both_trip(fleet: Fleet, nodes: Nodes) -> None:
-    gated(fleet, nodes)
     fleet.wait_phase("Holding", "WaitingForGate")
     for node in nodes.values():
         node.script.trips.add(new(fleet))
 
 
 def rolling_back(fleet: Fleet, nodes: Nodes) -> None:
-    gated(fleet, nodes)
     fleet.wait_phase("Holding", "WaitingForGate")
     for node in nodes.values():
         node.script.stays = True
@@ -130,7 +132,6 @@ def rolling_back(fleet: Fleet, nodes: Nodes) -> None:
 
 
 def aborting(fleet: Fleet, nodes: Nodes) -> None:
-    gated(fleet, nodes)
     fleet.wait_phase("Holding", "WaitingForGate")
     for node in nodes.values():
         node.script.stays = True
@@ -157,16 +158,19 @@ def corrected(fleet: Fleet, nodes: Nodes) -> None:
 
 PHASES: dict[str, Held] = {
     "no node selected": Held(phase="Pending", reason="NoNodesSelected", hold=selects_nobody, release=selects_all),
-    "staging": Held(phase="Progressing", reason="WaveInProgress", hold=staging, release=staged),
+    "staging": Held(phase="Progressing", reason="WaveInProgress", first=stages, hold=staging, release=staged),
     "soaking": Held(phase="Progressing", reason="WaitingForSoak", hold=soaking, release=opened),
     "no live frames": Held(phase="Holding", reason="HoldNoData", hold=undecided, release=decided),
     "at a gate": Held(phase="Holding", reason="WaitingForGate", hold=gated, release=opened),
     "paused": Held(phase="Holding", reason="Paused", hold=paused, release=resumed),
-    "one node tripped": Held(phase="Holding", reason="HoldTripped", hold=tripped, release=mended, again=True),
+    "one node tripped": Held(
+        phase="Holding", reason="HoldTripped", first=gated, hold=tripped, release=mended, again=True
+    ),
     "promoted": Held(phase="Promoted", reason="Promoted", hold=promoted),
     "rolling back": Held(
         phase="RollingBack",
         reason="Quarantined",
+        first=gated,
         hold=rolling_back,
         release=nodes_follow,
         ends="RolledBack",
@@ -174,12 +178,18 @@ PHASES: dict[str, Held] = {
         said=0,
     ),
     "aborting": Held(
-        phase="RollingBack", reason="Aborted", hold=aborting, release=nodes_follow, ends="Aborted", said=0
+        phase="RollingBack", reason="Aborted", first=gated, hold=aborting, release=nodes_follow, ends="Aborted", said=0
     ),
     "rolled back": Held(
-        phase="RolledBack", reason="Quarantined", hold=both_trip, ends="RolledBack", abort_ends="RolledBack", said=0
+        phase="RolledBack",
+        reason="Quarantined",
+        first=gated,
+        hold=both_trip,
+        ends="RolledBack",
+        abort_ends="RolledBack",
+        said=0,
     ),
-    "aborted": Held(phase="Aborted", reason="Aborted", hold=aborted, ends="Aborted", said=0),
+    "aborted": Held(phase="Aborted", reason="Aborted", first=stages, hold=aborted, ends="Aborted", said=0),
     "too late": Held(phase="Stalled", reason="ProgressDeadlineExceeded", hold=late, release=decided),
     "set unknown": Held(
         phase="Stalled", reason="UnknownEngineSet", hold=misnamed, release=corrected, abort_ends="Stalled", again=True
