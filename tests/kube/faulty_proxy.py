@@ -14,7 +14,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-FAULTS = ("storm", "conflicts", "gone", "refused", "slow", "cut")
+FAULTS = ("storm", "conflicts", "gone", "refused", "slow", "cut", "forbidden", "garbage")
+_GARBAGE = (
+    b"<html>back soon</html>",
+    b"\x1f\x8b\x08",
+    b'{"type": "MODIF',
+    b'{"type": "ERROR", "object": {"code": 500, "message": "no leader"}}\n',
+)
+_CUTTING = ("cut", "gone", "refused", "forbidden", "garbage")
+_WHILE_ROLES_CHANGE = 40  # requests that are refused before all is well again
 _CHUNK = 1 << 16
 
 
@@ -56,6 +64,8 @@ class FaultyProxy:
             code = 409
         elif (watch or (listing and self.fault == "refused")) and self.fault in ("gone", "refused") and dice < 0.6:
             code = 410
+        elif (watch or listing) and self.fault == "forbidden" and self.injected < _WHILE_ROLES_CHANGE:
+            code = self.random.choice((403, 404))
         elif self.fault == "slow":
             self.slowness.wait(0.3)
         self.injected += bool(code) or self.fault in ("slow", "cut")
@@ -76,6 +86,10 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             if code == 410 and proxy.fault == "gone":
                 self._say_gone()
                 return
+            if watch and proxy.fault == "garbage" and proxy.random.random() < 0.6:
+                proxy.injected += 1
+                self._say(proxy.random.choice(_GARBAGE))
+                return
             if code:
                 self._refuse(code)
                 return
@@ -93,11 +107,14 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             """Answer a watch as the server does whose history was compacted: well, with an error in the stream."""
             said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}
             line = json.dumps({"type": "ERROR", "object": {**said, "metadata": {}, "message": "injected"}}) + "\n"
+            self._say(line.encode())
+
+        def _say(self, data: bytes) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(line)))
+            self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(line.encode())
+            self.wfile.write(data)
 
         def _refuse(self, code: int) -> None:
             said = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "injected", "code": code}
@@ -111,12 +128,14 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
         def _relay(self, answer: http.client.HTTPResponse, watch: bool) -> None:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
+            if encoding := answer.headers.get("Content-Encoding"):
+                self.send_header("Content-Encoding", encoding)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             while data := answer.read1(_CHUNK):
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 self.wfile.flush()
-                if watch and proxy.fault in ("cut", "gone", "refused") and proxy.random.random() < 0.5:
+                if watch and proxy.fault in _CUTTING and proxy.random.random() < 0.5:
                     self.close_connection = True  # in the middle of a stream, without its end
                     return
             self.wfile.write(b"0\r\n\r\n")
