@@ -56,6 +56,7 @@ def server(triton_environment: TritonEnvironment, tmp_path_factory: pytest.TempP
     with TritonServer(triton_environment, settings, log=folder / "triton.log") as running:
         running.wait_ready(60.0)
         yield running
+        running.kill()  # a stop in order takes 1 to 3 s, and has tests of its own
 
 
 class Site:

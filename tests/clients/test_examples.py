@@ -32,6 +32,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("door")
     with SwapBench(ensure_environment(cache_dir()), folder, size=SIZE) as bench, gateway_before(bench) as said:
         yield said
+        bench.server.kill()  # a stop in order takes 1 to 3 s, and has tests of its own
 
 
 @pytest.fixture(scope="module")

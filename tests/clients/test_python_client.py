@@ -34,6 +34,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("door")
     with SwapBench(ensure_environment(cache_dir()), folder, size=SIZE) as bench, gateway_before(bench) as said:
         yield f"http://{said['address']}"
+        bench.server.kill()  # a stop in order takes 1 to 3 s, and has tests of its own
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SwapBenc
     folder = tmp_path_factory.mktemp("door")
     with SwapBench(ensure_environment(cache_dir()), folder, size=SIZE) as bench, gateway_before(bench) as said:
         yield bench, said["grpc_address"]
+        bench.server.kill()  # a stop in order takes 1 to 3 s, and has tests of its own
 
 
 def route(bench: SwapBench, epoch: int) -> None:

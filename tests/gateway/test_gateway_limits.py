@@ -126,6 +126,7 @@ class Bench:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with SwapBench(ensure_environment(cache_dir()), tmp_path_factory.mktemp("triton"), size=SIZE) as running:
         yield Bench(running)
+        running.server.kill()  # a stop in order takes 1 to 3 s, and has tests of its own
 
 
 @contextlib.contextmanager

@@ -46,6 +46,7 @@ def pair(plane: ControlPlane, api: KubeApi, space: str, tmp_path: Path) -> Itera
             )
             server = TritonServer(ensure_environment(cache_dir()), settings, log=folder / "triton.log")
             servers[short] = ends.enter_context(server)
+            ends.callback(server.kill)  # a stop in order takes 1 to 3 s, and has tests of its own
         for short, server in servers.items():
             server.wait_ready(60.0)
             name, folder = f"{space}-{short}", tmp_path / short

@@ -27,6 +27,7 @@ def triton(triton_environment: TritonEnvironment, tmp_path_factory: pytest.TempP
     """A running server with two tiny engines loaded, its control, client and repository."""
     with SwapBench(triton_environment, tmp_path_factory.mktemp("triton"), size=SMALL) as running:
         yield running
+        running.server.kill()  # a stop in order takes 1 to 3 s, and has tests of its own
 
 
 @pytest.fixture
