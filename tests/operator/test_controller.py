@@ -250,7 +250,7 @@ def test_a_class_goes_back_within_a_second_of_the_second_trip_and_the_loop_stops
         stop.wait(0.005)
     took = time.monotonic() - began
     stop.set()
-    loop.join(5)
+    loop.join(60)
     assert not loop.is_alive()
     assert took < 1.0
     assert fleet.quarantined() == {(digest("mixed-jetson-orin"), "jetson-orin")}

@@ -14,6 +14,8 @@ from simulated_fleet import MODEL, Fleet, Script, agent, blob, digest
 from blurfleet.api.kinds import Resource
 from blurfleet.api.nodeengine import EngineRef, NodeEngineSpec, NodeModel
 from blurfleet.api.qualityrun import QualityRunSpec
+from blurfleet.errors import StoreError
+from blurfleet.reasons import Reason
 from blurfleet.store.memory import MemoryStore
 from blurfleet.store.port import Ref
 from blurfleet_operator.decide.nodeplan import advances
@@ -32,6 +34,7 @@ class Slow:
         self._store = store
         self.spent = 0.0
         self.wrote: list[str] = []
+        self.away = ""
 
     def __getattr__(self, name: str) -> Any:
         plain = getattr(self._store, name)
@@ -40,6 +43,8 @@ class Slow:
     def _timed(self, write: Callable[[Any], object]) -> Callable[[Any], object]:
         def written(what: Resource | Ref) -> object:
             self.spent += WRITE_S
+            if what.kind == self.away:
+                raise StoreError(Reason.STORE_UNWRITABLE, "no answer")
             self.wrote.append(what.kind)
             return write(what)
 
@@ -169,6 +174,22 @@ def test_each_verdict_is_recorded_once_though_nodes_no_longer_report_it_and_fail
     assert judged == sorted(set(judged))
     assert {node for node, stage, _ in judged if stage == "Golden"} == {f"n{i:03d}" for i in range(40)}
     assert {key.rpartition("/")[2] for key in owed} <= set(seen)
+
+
+def test_a_verdict_that_the_store_did_not_take_is_owed_until_it_does(fleet: SlowFleet) -> None:
+    fleet.change(engine_set="mixed")
+    while len(fleet.named("candidate")) < 40:
+        fleet.look()
+    fleet.answer()  # it is staged
+    fleet.answer()
+    fleet.slow.away = "QualityRun"
+    fleet.look()
+    owed = set(fleet.owed)
+    assert len(owed) == 2 * 40, "golden and shadow of each"
+    fleet.slow.away = ""
+    while fleet.owed:
+        fleet.look()
+    assert {key.rpartition("/")[2] for key in owed} <= set(fleet.runs())
 
 
 def test_what_is_outdated_goes_in_parts_of_a_second(fleet: SlowFleet) -> None:

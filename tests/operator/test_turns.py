@@ -166,7 +166,7 @@ def test_one_trip_after_an_outage_speaks_for_no_class(served: ServedFleet) -> No
 def test_a_class_goes_back_before_those_are_doubted_who_fell_silent_in_the_same_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("blurfleet_operator.loop._A_TURN", 10)
+    monkeypatch.setattr("blurfleet_operator.rollcall.A_TURN", 10)
     served = ServedFleet({f"orin-{i:03}": "jetson-orin" for i in range(20)})
     served.promote()
     for _ in range(9):
@@ -185,7 +185,7 @@ def test_a_class_goes_back_before_those_are_doubted_who_fell_silent_in_the_same_
 def test_nodes_that_join_at_once_are_registered_in_parts_and_those_of_another_class_first(
     served: ServedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blurfleet_operator.loop._A_TURN", 10)
+    monkeypatch.setattr("blurfleet_operator.rollcall.A_TURN", 10)
     a100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
     joined = [node(f"a100-{i:02}", a100) for i in range(14)]
     served.cluster = [*joined, node("orin-3", a100)]

@@ -10,25 +10,21 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
 from blurfleet.api.kinds import Resource
-from blurfleet.api.nodeengine import NodeEngineSpec
 from blurfleet.errors import BlurfleetError, StoreConflict, StoreError
-from blurfleet.reasons import Reason
 from blurfleet.store.kube import KubeStore
-from blurfleet.store.port import Ref
 from blurfleet_operator.alarm import Alarm
 from blurfleet_operator.decide.hearing import Hearing, hear
-from blurfleet_operator.decide.silence import doubted, unproven
 from blurfleet_operator.decide.standing import Standing
-from blurfleet_operator.inventory import Registered, register
 from blurfleet_operator.metrics import LoopMetrics
 from blurfleet_operator.observe import WATCHED
 from blurfleet_operator.reconcile import Pass, reconcile
+from blurfleet_operator.rollcall import RollCall
 from blurfleet_operator.settings import OperatorSettings
 from blurfleet_operator.spread import spread
 from blurfleet_operator.standby import Gate
@@ -43,10 +39,8 @@ _AWAY_S = 1.0
 _AGAIN_S = 2.0
 _DOUBTED_S = 5.0
 _DEAF_S = 30.0
-_A_TURN = 256  # nodes that are registered, or doubted, before it is decided again
 _PATIENCE_S = 0.5  # as long, at least, a pass writes what can wait
 _LAST_WORDS_S = 10.0
-T = TypeVar("T")
 _log = structlog.get_logger("blurfleet.operator")
 
 
@@ -76,6 +70,7 @@ class Loop:
         self._recoveries = 0
         self._refused = False
         self._unbrought = Unbrought()
+        self._nodes = RollCall(store, settings, metrics, self._alarm, clock)
         self._owed: Mapping[str, Resource] = {}
         self._hearing = Hearing(limit=settings.silent_after_s)
         self._listed_at = -1e12
@@ -178,11 +173,11 @@ class Loop:
         try:
             self._freshen()
             self._metrics.unbrought.set(sum(self.blind.values()))
-            self._register()
+            more = self._nodes.register()
             self._listen()
             done = self._settle()
             # After what is due: when many fall silent at once, no class may wait for all of them to be written.
-            self._doubt_silent()
+            more = self._nodes.doubt(self._hearing) or more
             self._store.settle_events()
         except StoreError as error:
             self._metrics.away.inc()
@@ -193,7 +188,9 @@ class Loop:
             self._metrics.failures.inc()
             _log.exception("pass failed")
             return _AWAY_S
-        self._refused = self._refused or done.failures > 0
+        if more:
+            self._wake.set()
+        self._refused = self._refused or self._nodes.refused or done.failures > 0
         again = random.uniform(0.5, 1.0) * _AGAIN_S if done.failures else self._s.resync_s
         return min(again, done.requeue_after)
 
@@ -208,37 +205,7 @@ class Loop:
         for kind in FED:
             self._unbrought.found(kind, self._store.relist(kind), self._monotonic())
         self._recoveries, self._listed_at = recoveries, self._monotonic()
-        self._refused = False
-
-    def _register(self) -> None:
-        unreadable = {b.ref.name for b in self._store.broken("NodeEngine")}
-        found = register(self._store.nodes(), self._store.objects("NodeEngine"), self._s.classes, unreadable)
-        # Who became another first: what it claims no longer holds.
-        due = sorted(found, key=lambda f: f.moved is None)
-        self._spread(self._write_registered, due)
-
-    def _write_registered(self, found: Registered) -> None:
-        name = found.resource.meta.name
-        try:
-            if found.moved is not None:
-                self._unprove(found.moved, found.resource)
-            self._store.apply(found.resource)
-        except BlurfleetError as error:
-            self._metrics.failures.inc()
-            _log.warning("node not registered", node=name, error=str(error))
-        else:
-            _log.info("node registered", node=name, why=found.why)
-
-    def _unprove(self, old: Resource, new: Resource) -> None:
-        """Let a node that becomes another claim nothing any more; before it is told so, lest that be forgotten."""
-        assert isinstance(new.spec, NodeEngineSpec)
-        changes = unproven(old, new.spec.device_class, self._clock())
-        try:
-            if changes:
-                self._store.amend_status(old, changes)
-        except BlurfleetError as error:
-            # Most often its agent wrote in this moment: then it is there and says so itself.
-            _log.warning("node not marked", node=old.meta.name, error=str(error))
+        self._refused = self._nodes.refused = False
 
     def _listen(self) -> None:
         """Hear the nodes. Before one is called silent the server is asked: it may be the watch that is."""
@@ -252,35 +219,6 @@ class Loop:
         away = min(max(_DEAF_S, 3 * self._s.resync_s), self._s.silent_after_s)
         now, wall = self._monotonic(), self._clock()
         self._hearing = hear(self._hearing, self._store.heartbeats(), now, wall=wall, away=away)
-
-    def _doubt_silent(self) -> None:
-        """Say of nodes that are not heard from that nothing is known: their agents cannot."""
-        now, found = self._clock(), []
-        for name in sorted(self._hearing.silent):
-            node = self._store.get(Ref(kind="NodeEngine", name=name))
-            changes = doubted(node, now, since=now - self._hearing.since(name)) if node is not None else None
-            if node is not None and changes is not None:
-                found.append((node, changes))
-        self._spread(self._doubt, found)
-
-    def _spread(self, write: Callable[[T], object], what: Sequence[T]) -> None:
-        """Write some of `what` while nothing is urgent; come back soon where something is left."""
-        left = spread(write, what[:_A_TURN], threads=self._s.writers, while_=lambda: not self._alarm.rings())
-        if left or len(what) > _A_TURN:
-            self._wake.set()
-
-    def _doubt(self, found: tuple[Resource, dict[str, Any]]) -> None:
-        node, changes = found
-        try:
-            self._store.amend_status(node, changes)
-        except BlurfleetError as error:
-            if error.reason is Reason.STORE_UNWRITABLE:
-                raise  # the others would each wait for the same
-            self._metrics.failures.inc()
-            self._refused = True
-            _log.warning("node not marked", node=node.meta.name, error=str(error))
-        else:
-            _log.warning("node is silent", node=node.meta.name)
 
     def _settle(self) -> Pass:
         for _ in range(_PASSES_IN_A_ROW):

@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
 
-from blurfleet.api.base import Model
 from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta
 from blurfleet.api.nodeengine import NodeEngineSpec, NodeModel
@@ -27,8 +26,8 @@ from blurfleet.api.quarantine import QuarantineSpec, QuarantineStatus
 from blurfleet.errors import BlurfleetError
 from blurfleet.identity import digest12, digest_bytes
 from blurfleet.reasons import Reason
-from blurfleet.store.port import Event, Ref, Store
-from blurfleet_operator.decide import housekeeping, kstatus, verdicts
+from blurfleet.store.port import Ref, Store
+from blurfleet_operator.decide import kstatus, verdicts
 from blurfleet_operator.decide.choice import quarantined_digests
 from blurfleet_operator.decide.hearing import Hearing
 from blurfleet_operator.decide.nodeplan import advances, scrub_spec, spread_answers
@@ -36,9 +35,10 @@ from blurfleet_operator.decide.observation import Decision, Finding, NodeView, R
 from blurfleet_operator.decide.rollout import decide
 from blurfleet_operator.inventory import owned
 from blurfleet_operator.observe import World, observation, read_world
-from blurfleet_operator.spread import always, spread
+from blurfleet_operator.recording import keep_house, write_verdicts
+from blurfleet_operator.spread import always
+from blurfleet_operator.writer import Writer
 
-SOURCE = "controller"
 _LONGEST_WAIT_S = 60.0
 _log = structlog.get_logger("blurfleet.controller")
 
@@ -67,68 +67,6 @@ class Pass:
     owed: Mapping[str, Resource] = field(default_factory=dict)
 
 
-class _Writer:
-    """Writes to the store, only what differs; a refused or conflicting write is logged and left to the next pass."""
-
-    def __init__(self, store: Store, now: float, writers: int) -> None:
-        self._store = store
-        self._now = now
-        self._writers = writers
-        self._away = False
-        self.writes = 0
-        self.failures = 0
-
-    def status(self, resource: Resource, status: Model) -> bool:
-        """Write what differs; tell whether the store holds it now."""
-        if status == resource.status:
-            return True
-        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
-        return self.attempt(lambda: self._store.write_status(ref, status), str(ref))
-
-    def apply(self, resource: Resource) -> None:
-        self.attempt(lambda: self._store.apply(resource), resource.key)
-
-    def apply_all(self, resources: Sequence[Resource], while_: Callable[[], bool] = always) -> list[Resource]:
-        """Apply many at once: a class that reverts must not wait for its nodes one by one. Return what is left."""
-        return spread(self.apply, resources, threads=self._writers, while_=while_)
-
-    def delete_all(self, resources: Sequence[Resource], while_: Callable[[], bool]) -> list[Resource]:
-        """Delete many at once; return what is left."""
-        return spread(self.delete, resources, threads=self._writers, while_=while_)
-
-    def delete(self, resource: Resource) -> None:
-        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
-        self.attempt(lambda: self._store.delete(ref), str(ref))
-
-    def say(self, ref: Ref, reason: Reason, message: str, *, warning: bool, transition: str = "") -> None:
-        event = Event(
-            involved=ref,
-            reason=reason,
-            message=message,
-            type="Warning" if warning else "Normal",
-            at=self._now,
-            source=SOURCE,
-            transition=transition,
-        )
-        # What is said allows no next step, and what was said before is not said again: no reason for another pass.
-        self.attempt(lambda: self._store.record(event), str(ref), changes=False)
-
-    def attempt(self, write: Callable[[], object], where: str, *, changes: bool = True) -> bool:
-        if self._away:
-            self.failures += 1
-            return False
-        try:
-            write()
-            self.writes += changes
-            return True
-        except BlurfleetError as error:
-            self.failures += 1
-            # One write found the store away: the others would each wait for the same.
-            self._away = error.reason is Reason.STORE_UNWRITABLE
-            _log.warning("write refused", where=where, reason=error.reason.value, message=error.message)
-            return False
-
-
 def reconcile(
     store: Store,
     now: float,
@@ -151,7 +89,7 @@ def reconcile(
     """
     began = monotonic()
     world = read_world(store, now, hearing)
-    writer = _Writer(store, now, writers)
+    writer = Writer(store, now, writers)
     _tell_broken(world, writer)
     nodes = {n.name: n for n in world.nodes}
     quarantines = world.quarantines
@@ -184,8 +122,8 @@ def reconcile(
     # A status says what its nodes were told.
     told = [(r, d) for r, d in decided if untold.isdisjoint(d.models)]
     reverted = _write_rollouts(world, told, writer)
-    left, more = _write_verdicts(world, writer, history_limit, owed or {}, patience())
-    _keep_house(world, quarantines, writer)
+    left, more = write_verdicts(world, writer, history_limit, owed or {}, patience())
+    keep_house(world, quarantines, writer)
     waits = [0.0] if untold or more else [d.requeue_after for _, d in decided]
     return Pass(
         writes=writer.writes,
@@ -201,7 +139,7 @@ def _told(node: NodeView, entry: NodeModel) -> NodeView:
     return replace(node, spec=node.spec.model_copy(update={"models": tuple(models.values())}))
 
 
-def _tell_undecided(world: World, rollout: RolloutView, error: Exception, writer: _Writer) -> None:
+def _tell_undecided(world: World, rollout: RolloutView, error: Exception, writer: Writer) -> None:
     key = (rollout.namespace, rollout.name)
     resource = next(r for r in world.of("EngineRollout") if (r.meta.namespace or "", r.meta.name) == key)
     finding = Finding(reason=Reason.CHECK_FAILED, message=f"cannot be decided about: {error}")
@@ -210,7 +148,7 @@ def _tell_undecided(world: World, rollout: RolloutView, error: Exception, writer
     writer.status(resource, old.model_copy(update={"conditions": conditions, "observed_generation": generation}))
 
 
-def _tell_broken(world: World, writer: _Writer) -> None:
+def _tell_broken(world: World, writer: Writer) -> None:
     for broken in world.broken:
         writer.say(broken.ref, broken.error.reason, str(broken.error), warning=True)
 
@@ -221,7 +159,7 @@ def quarantine_resource(spec: QuarantineSpec) -> Resource:
     return Resource(kind="EngineQuarantine", meta=ObjectMeta(name=name), spec=spec, status=QuarantineStatus())
 
 
-def _write_quarantines(decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer) -> None:
+def _write_quarantines(decided: Iterable[tuple[RolloutView, Decision]], writer: Writer) -> None:
     for _, decision in decided:
         for spec in decision.quarantines:
             writer.apply(quarantine_resource(spec))
@@ -231,7 +169,7 @@ def _write_nodes(
     world: World,
     nodes: dict[str, NodeView],
     quarantines: tuple[QuarantineSpec, ...],
-    writer: _Writer,
+    writer: Writer,
     patience: Callable[[], bool],
 ) -> frozenset[str]:
     """Tell the nodes what is new to them; return the names of those that there was no time to tell."""
@@ -253,7 +191,7 @@ def _write_nodes(
 
 
 def _write_rollouts(
-    world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: _Writer
+    world: World, decided: Iterable[tuple[RolloutView, Decision]], writer: Writer
 ) -> tuple[Reverted, ...]:
     """Write events, then status; return what went back. A status that was refused is decided, and counted, again."""
     resources = {(r.meta.namespace, r.meta.name): r for r in world.of("EngineRollout")}
@@ -277,38 +215,3 @@ def _state(resource: Resource) -> str:
     """Return what names the state that a transition leaves: the object and its status, of which alone it is decided."""
     status = json.dumps([resource.meta.uid, resource.status.sparse()], sort_keys=True)
     return digest12(digest_bytes(status.encode()))
-
-
-def _write_verdicts(
-    world: World, writer: _Writer, limit: int, owed: Mapping[str, Resource], patience: Callable[[], bool]
-) -> tuple[dict[str, Resource], bool]:
-    """Record what was judged, failures first, and delete what is outdated. Return what is owed, and if more is due."""
-    known = {r.key for r in world.of("QualityRun")}
-    current = {v.key: v for r in world.rollouts for n in world.nodes for v in verdicts.verdicts(r, n)}
-    new = {k: v.run(world.now) for k, v in current.items() if k not in known and k not in owed}
-    due = {k: run for k, run in (*owed.items(), *new.items()) if k not in known}
-    left = writer.apply_all(sorted(due.values(), key=verdicts.passed), patience)
-    outdated = verdicts.outdated(world.of("QualityRun"), frozenset(current), world.now, limit)
-    kept = writer.delete_all(outdated, patience)
-    return {run.key: run for run in left}, bool(left or kept)
-
-
-def _keep_house(world: World, quarantines: tuple[QuarantineSpec, ...], writer: _Writer) -> None:
-    for resource in world.of("QualityPolicy"):
-        writer.status(resource, housekeeping.policy_status(resource, world.now))
-    for resource in world.of("PreprocessContract"):
-        writer.status(resource, housekeeping.contract_status(resource, world.now))
-    for resource in world.of("EngineSet"):
-        contracts = {
-            r.meta.name: r for r in world.of("PreprocessContract") if r.meta.namespace == resource.meta.namespace
-        }
-        status = housekeeping.set_status(resource, world.nodes, quarantines, contracts, world.now)
-        writer.status(resource, status)
-    for resource in world.of("EngineQuarantine"):
-        assert isinstance(resource.spec, QuarantineSpec)
-        if housekeeping.expired(resource.spec, world.now):
-            ref, words = Ref(kind=resource.kind, name=resource.meta.name), f"expired at {resource.spec.expiry}"
-            writer.say(ref, Reason.QUARANTINE_EXPIRED, words, warning=False, transition=resource.meta.uid)
-            writer.delete(resource)
-        else:
-            writer.status(resource, housekeeping.quarantine_status(resource, world.of("EngineSet"), world.now))
