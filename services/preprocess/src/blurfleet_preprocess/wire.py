@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -48,7 +49,7 @@ class Wire(H11Protocol):
         """Take the connection if there is room."""
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._idle_since = self.loop.time()
+        self._idle_since = time.monotonic()  # the loop's own clock tells connections of one millisecond not apart
         self._heard = False
         super().connection_made(transport)
         if self.make_room():
@@ -87,7 +88,7 @@ class Wire(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or a little for the rest of a body that nobody wants any more."""
-        self._idle_since = self.loop.time()
+        self._idle_since = time.monotonic()
         waiting = self.transport.get_write_buffer_size()
         if waiting:
             if self._unread is not None:
