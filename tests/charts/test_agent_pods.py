@@ -48,7 +48,7 @@ def test_triton_s_image_names_its_runtime_before_anything_is_loaded(prepare: boo
         (libraries / name).touch()
     (tmp_path / "node").mkdir()
     script = naming["command"][2].replace("/usr/lib", f"{tmp_path}/usr/lib").replace("/node/", f"{tmp_path}/node/")
-    done = subprocess.run([*naming["command"][:2], script], capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run([*naming["command"][:2], script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     names = names_at(tmp_path / "node" / RUNTIME_NAMES)
     assert (runtime_in(names, TENSORRT), runtime_in(names, ONNXRUNTIME)) == ("10.13.3", "")

@@ -112,11 +112,11 @@ def test_a_frame_beyond_the_gateways_limit_is_refused_and_the_stream_goes_on(url
 def test_a_client_that_sends_such_a_frame_all_the_same_is_hung_up_on_at_its_first_bytes(url: str) -> None:
     with connect(f"ws{url.removeprefix('http')}/v1/stream", subprotocols=[SUBPROTOCOL]) as socket:
         socket.send('{"kind": "hello"}')
-        assert '"ready"' in str(socket.recv(timeout=10))
+        assert '"ready"' in str(socket.recv(timeout=60))
         masked_binary = bytes([0x82, 0xFF]) + (9 << 20).to_bytes(8, "big") + bytes(4)
         socket.socket.sendall(masked_binary)
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=10)
+            socket.recv(timeout=60)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1009
 

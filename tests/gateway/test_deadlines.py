@@ -129,7 +129,7 @@ def test_a_deadline_that_passes_is_answered_504_then_and_not_when_the_work_ends(
     took = time.monotonic() - began
     gate.open.set()
     assert (response.status_code, response.json()["reason"]) == (504, "DeadlineExceeded")
-    assert 0.3 <= took < 5
+    assert 0.3 <= took < DEADLINE_S
     assert client.get("/healthz").status_code == 200
 
 
@@ -202,7 +202,7 @@ def test_a_body_that_dribbles_is_408_though_it_never_stops(rig: Rig, serve: Serv
             with contextlib.suppress(TimeoutError):
                 said = connection.recv(4096)
         assert said.startswith(b"HTTP/1.1 408 ")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < DEADLINE_S
         connection.close()
 
 

@@ -91,7 +91,7 @@ def test_the_python_client_comes_in_with_its_token_and_trusts_no_stranger(
     gateway: dict[str, Any], certificate: tuple[Path, Path]
 ) -> None:
     url, trusted = f"https://{gateway['address']}", ssl.create_default_context(cafile=str(certificate[0]))
-    with Client(url, Terms(token="one", deadline_s=0.9), verify=trusted) as guest:
+    with Client(url, Terms(token="one", deadline_s=4.0), verify=trusted) as guest:
         with guest.stream() as video:
             video.send(b"a frame")
             heard = video.receive()

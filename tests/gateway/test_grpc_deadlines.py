@@ -171,7 +171,7 @@ def test_slots_are_given_back_however_their_block_ends() -> None:
         began = time.monotonic()
         with pytest.raises(RequestEnded) as late, slots.one(RequestLife(0.1)):
             pass
-        assert (late.value.reason, time.monotonic() - began < 5) == (Reason.DEADLINE_EXCEEDED, True)
+        assert (late.value.reason, time.monotonic() - began < DEADLINE_S) == (Reason.DEADLINE_EXCEEDED, True)
         life, found = RequestLife(), list[Reason]()
 
         def wait() -> None:

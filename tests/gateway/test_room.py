@@ -192,7 +192,7 @@ def test_more_load_than_can_be_answered_is_told_at_once_and_costs_no_memory(
         assert {(r.status_code, r.json()["reason"], r.headers["retry-after"]) for r in refused} == {
             (503, "Overloaded", "1")
         }
-        assert max(r.elapsed.total_seconds() for r in refused) < 5
+        assert max(r.elapsed.total_seconds() for r in refused) < DEADLINE_S
         assert each < 0.25
         assert most() < 48 * MIB, f"{most() / MIB:.0f} MiB for 80 MB of bodies"
         opened.set()

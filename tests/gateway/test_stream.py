@@ -292,29 +292,29 @@ def test_a_second_hello_closes_the_stream(client: httpx.Client) -> None:
 
 
 def test_a_stream_without_frames_is_closed(rig: Rig, serve: Serve) -> None:
-    with serve(rig, streams=StreamLimits(idle_s=0.2)) as client, greeted(client, Hello()) as socket:
+    with serve(rig, streams=StreamLimits(idle_s=1.0)) as client, greeted(client, Hello()) as socket:
         summary, code, reason = end_of(socket)
     assert (code, reason) == (4408, "IdleTimeout")
     assert summary.problem is not None
-    assert summary.problem["detail"] == "no frame for 0.2 s"
+    assert summary.problem["detail"] == "no frame for 1 s"
 
 
 def test_a_client_that_waits_for_a_slow_engine_is_not_idle(
     rig: Rig, serve: Serve, photo: bytes, until: Callable[..., None]
 ) -> None:
     gate, began = Gate(rig), time.monotonic()
-    with serve(rig, streams=StreamLimits(idle_s=0.1)) as client, greeted(client, Hello()) as socket:
+    with serve(rig, streams=StreamLimits(idle_s=1.0)) as client, greeted(client, Hello()) as socket:
         socket.send(photo)
         gate.wait()
-        until(lambda: time.monotonic() - began > 0.5)
+        until(lambda: time.monotonic() - began > 2.0)
         gate.opened.set()
         assert answer(socket)[0].id == 1
 
 
 def test_a_stream_is_held_to_no_requests_time(rig: Rig, serve: Serve, photo: bytes, until: Callable[..., None]) -> None:
     began = time.monotonic()
-    with serve(rig, wire=WireLimits(header_s=0.2)) as client, greeted(client, Hello()) as socket:
-        until(lambda: time.monotonic() - began > 0.8)
+    with serve(rig, wire=WireLimits(header_s=1.0)) as client, greeted(client, Hello()) as socket:
+        until(lambda: time.monotonic() - began > 2.0)
         socket.send(photo)
         assert answer(socket)[0].id == 1
 

@@ -156,14 +156,15 @@ def test_memory_is_shared_with_the_user_whose_it_is(rig: Rig, v2: Any, monkeypat
 
 
 def test_tritonclients_timeout_bounds_the_request(rig: Rig, v2: Any) -> None:
-    v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig), timeout=700_000)
-    assert 0 < rig.engines.timeouts[-1] <= 0.7
+    rig.gateway._timeout_s = 25.0
+    v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig), timeout=20_000_000)
+    assert 0 < rig.engines.timeouts[-1] <= 20.0
     with pytest.raises(InferenceServerException) as late:
         v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig), timeout=1)
     assert (late.value.status(), "DeadlineExceeded" in late.value.message()) == ("StatusCode.DEADLINE_EXCEEDED", True)
     assert len(rig.engines.asked) == 1
     v2.infer("bokeh", sent(tensor_of(rig)), headers=declared(rig))
-    assert rig.engines.timeouts[-1] == 1.0
+    assert rig.engines.timeouts[-1] == 25.0
 
 
 def test_another_contract_is_refused_with_both_hashes(rig: Rig, serve_grpc: Serve) -> None:
@@ -203,7 +204,7 @@ def test_a_streams_frames_come_back_in_order_and_a_bad_one_does_not_end_it(rig: 
     for number in range(6):
         tensor = np.full((1, 3, 4, 4), np.nan, np.float32) if number == 3 else tensor_of(rig, number)
         v2.async_stream_infer("bokeh", sent(tensor), request_id=str(number))
-    got = [answers.get(timeout=20) for _ in range(6)]
+    got = [answers.get(timeout=60) for _ in range(6)]
     v2.stop_stream()
     assert [error is None for _, error in got] == [True, True, True, False, True, True]
     assert "WrongShape" in got[3][1].message()
@@ -222,7 +223,7 @@ def test_two_streams_are_two_streams(rig: Rig, serve_grpc: Serve) -> None:
                 answers: queue.Queue[Any] = queue.Queue()
                 client.start_stream(lambda result, error, to=answers: to.put(error or result), headers=declared(rig))
                 client.async_stream_infer("bokeh", sent(tensor_of(rig)))
-                said = answers.get(timeout=20).get_response()
+                said = answers.get(timeout=60).get_response()
                 named.append(said.parameters["x-blurfleet-frame"].string_param)
                 client.stop_stream()
     assert named == ["test.1/1#1", "test.1/2#1"]
@@ -285,14 +286,14 @@ def test_who_may_not_ask_is_refused_before_the_message_is_read(
     sent_one = threading.Event()
 
     def never_sent() -> Iterator[bytes]:
-        sent_one.wait(20)
+        sent_one.wait(60)
         yield valid_message(rig)
 
     with serve_grpc(rig, access=Access(TokenFile(tmp_path / "tokens"))) as address, grpc.insecure_channel(address) as c:
         call = c.stream_unary("/inference.GRPCInferenceService/ModelInfer")
         try:
             with pytest.raises(grpc.RpcError) as refused:
-                call(never_sent(), metadata=metadata, timeout=10)
+                call(never_sent(), metadata=metadata, timeout=60)
         finally:
             sent_one.set()
     assert refused.value.code().name == {"no token": "UNAUTHENTICATED", "no hash": "FAILED_PRECONDITION"}[stranger]
@@ -345,7 +346,7 @@ def test_a_streams_frames_count_as_requests(rig: Rig, serve_grpc: Serve) -> None
         client.start_stream(lambda result, error: answers.put(error or result), headers=declared(rig))
         for _ in range(4):
             client.async_stream_infer("bokeh", sent(tensor_of(rig)))
-        got = [answers.get(timeout=20) for _ in range(4)]
+        got = [answers.get(timeout=60) for _ in range(4)]
         client.stop_stream()
     assert [isinstance(g, InferenceServerException) for g in got] == [False, False, False, True]
     assert "RateLimited" in got[3].message()
@@ -383,7 +384,7 @@ def test_a_closed_streams_place_is_free_again(rig: Rig, serve_grpc: Serve, monke
             answers: queue.Queue[Any] = queue.Queue()
             client.start_stream(lambda result, error, to=answers: to.put(error or result), headers=declared(rig))
             client.async_stream_infer("bokeh", sent(tensor_of(rig)))
-            assert not isinstance(answers.get(timeout=20), InferenceServerException)
+            assert not isinstance(answers.get(timeout=60), InferenceServerException)
             client.stop_stream()
 
 
@@ -450,7 +451,7 @@ def test_a_streams_own_numbers_are_no_name_that_another_could_take(rig: Rig, ser
         answers: queue.Queue[Any] = queue.Queue()
         client.start_stream(lambda result, error: answers.put(error or result), headers=declared(rig))
         client.async_stream_infer("bokeh", sent(tensor_of(rig)))
-        first = answers.get(timeout=20).get_response().parameters["x-blurfleet-frame"].string_param
+        first = answers.get(timeout=60).get_response().parameters["x-blurfleet-frame"].string_param
         named = declared(rig) | {"x-blurfleet-stream": "grpc.1"}
         other = client.infer("bokeh", sent(tensor_of(rig)), headers=named)
         second = other.get_response().parameters["x-blurfleet-frame"].string_param

@@ -278,12 +278,13 @@ def test_a_region_larger_than_any_tensor_is_not_copied(rig: Rig) -> None:
 def test_tritonclients_timeout_bounds_the_request(rig: Rig, v2: Any) -> None:
     tensor = tensor_of(rig)
     sent = [triton.InferInput("image", list(tensor.shape), "FP32").set_data_from_numpy(tensor)]
-    v2.infer("bokeh", sent, headers=declared(rig), timeout=700_000)
-    assert 0 < rig.engines.timeouts[-1] <= 0.7
+    rig.gateway._timeout_s = 25.0
+    v2.infer("bokeh", sent, headers=declared(rig), timeout=20_000_000)
+    assert 0 < rig.engines.timeouts[-1] <= 20.0
     with pytest.raises(InferenceServerException) as late:
         v2.infer("bokeh", sent, headers=declared(rig), timeout=1)
     assert (late.value.status(), "DeadlineExceeded" in late.value.message()) == ("504", True)
     assert len(rig.engines.asked) == 1
-    for none in (None, 0, 60_000_000):
+    for none in (None, 0, 400_000_000):
         v2.infer("bokeh", sent, headers=declared(rig), timeout=none)
-        assert rig.engines.timeouts[-1] == 1.0
+        assert rig.engines.timeouts[-1] == 25.0

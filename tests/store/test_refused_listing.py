@@ -12,7 +12,7 @@ from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import KubeClient
 from blurfleet.store.kuberequests import Request
 
-PAGES = 20
+PAGES = 8
 
 
 class RefusingClient:
