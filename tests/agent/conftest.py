@@ -173,7 +173,7 @@ class Site:
 
     def ask(self, tensor: NDArray[np.float32]) -> InferResult:
         """Ask the alias as a client would."""
-        return self.client.infer(self.alias, tensor, timeout_s=5.0)
+        return self.client.infer(self.alias, tensor, timeout_s=30.0)
 
     def answers(self) -> int:
         """Return the epoch that the alias answers at, 0 where it does not."""
@@ -205,7 +205,7 @@ class Site:
         """Answer one frame as the gateway does and tell the agent; returns the matte."""
         route = self.route()
         assert route is not None
-        matte = self.client.infer(route.active.engine, tensor, timeout_s=5.0).matte
+        matte = self.client.infer(route.active.engine, tensor, timeout_s=30.0).matte
         bad = not bool(np.isfinite(matte).all())
         flat = float(np.ptp(matte)) <= 0.02 if not bad else False
         kind = FrameKind.WITHHELD if bad else FrameKind.SUSPECT if flat else FrameKind.SAMPLE

@@ -106,7 +106,7 @@ def test_a_nan_trips_on_one_frame_swaps_and_stays_latched_until_another_attempt(
     site.frame(sound, served.sender)
     bright = tensor_of(picture(11, bright=True))
     assert not np.isfinite(site.frame(bright, served.sender)).all()
-    until(lambda: site.serves(fp32.digest, "Fallback"), seconds=10)
+    until(lambda: site.serves(fp32.digest, "Fallback"))
     trip = site.model_status().last_trip
     assert (trip.reason, trip.stage, trip.frames_to_detect, trip.epoch) == ("NonFiniteOutput", "Live", 1, epoch + 1)
     assert site.route().epoch == epoch + 1
@@ -137,7 +137,7 @@ def test_three_striped_frames_in_a_row_trip_on_edges(served: Served, until: Unti
     until(lambda: site.serves(striped.digest))
     for seed in range(3):
         site.frame(tensor_of(picture(20 + seed)), served.sender)
-    until(lambda: site.serves(fp32.digest, "Fallback"), seconds=10)
+    until(lambda: site.serves(fp32.digest, "Fallback"))
     trip = site.model_status().last_trip
     assert (trip.reason, trip.frames_to_detect) == ("DEERExceeded", 3)
     until(lambda: Path(trip.evidence).exists())

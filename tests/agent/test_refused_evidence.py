@@ -92,7 +92,7 @@ def test_a_frame_that_was_refused_trips_the_guard_and_is_nowhere_in_the_evidence
                 assert ask("/v1/matte", content=allowed).status_code == 200
             answer = ask("/v1/matte", content=refused, headers={"x-blurfleet-evidence": "no"})
             assert (answer.status_code, answer.headers["x-blurfleet-withheld"]) == (200, "NonFiniteOutput")
-            until(lambda: not site.serves(risky.digest), seconds=15)
+            until(lambda: not site.serves(risky.digest))
             until(lambda: site.model_status().last_trip is not None)
             trip = site.model_status().last_trip
             assert (trip.reason, trip.frames_to_detect) == ("NonFiniteOutput", 1)
@@ -112,7 +112,7 @@ def test_an_agent_that_keeps_no_pictures_keeps_none_whatever_a_gateway_says(site
         risky = serve_risky(site, until, gateway)
         bright = picture(33, bright=True)
         assert gateway.client.post("/v1/matte", content=bright).headers["x-blurfleet-withheld"] == "NonFiniteOutput"
-        until(lambda: not site.serves(risky.digest), seconds=15)
+        until(lambda: not site.serves(risky.digest))
         until(lambda: site.model_status().last_trip is not None)
         trip = site.model_status().last_trip
         until(lambda: Path(trip.evidence).exists())

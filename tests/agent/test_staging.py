@@ -56,7 +56,7 @@ def test_two_threads_that_want_one_blob_fetch_it_once(tmp_path: Path) -> None:
 
         def chunks() -> Iterator[bytes]:
             yield DATA[:1000]
-            assert release.wait(10.0)
+            assert release.wait(60.0)
             yield DATA[1000:]
 
         return Opened(chunks=chunks(), offset=0)
@@ -64,10 +64,10 @@ def test_two_threads_that_want_one_blob_fetch_it_once(tmp_path: Path) -> None:
     staging = Staging(tmp_path / "artifacts", fetch={"file": slow})
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(staging.ensure, wanted) for _ in range(2)]
-        assert asked.acquire(timeout=10.0)
+        assert asked.acquire(timeout=60.0)
         second = asked.acquire(timeout=0.2)
         release.set()
-        assert [f.result(10.0).read_bytes() for f in both] == [DATA, DATA]
+        assert [f.result(60.0).read_bytes() for f in both] == [DATA, DATA]
     assert not second
 
 

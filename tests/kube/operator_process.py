@@ -85,7 +85,7 @@ class OperatorProcess:
         """End it as a lost machine would."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self) -> int:
         """End it in order and return its exit code; 0 where none was started."""
@@ -94,11 +94,11 @@ class OperatorProcess:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            return self.process.wait(30)
+            return self.process.wait(60)
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
 
     def alive(self) -> bool:
         """Tell whether the liveness endpoint answers that it is."""

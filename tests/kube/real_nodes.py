@@ -68,7 +68,7 @@ class RealNode:
         """End the agent as a power cut would."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
 
     def close(self) -> None:
         """End everything of this node but its Triton."""
@@ -92,7 +92,7 @@ class RealNode:
         assert route is not None
         if self._sender is None:
             self._sender = FrameSender(self.node_dir / "frames.sock")
-        matte = self.client.infer(route.active.engine, tensor, timeout_s=5.0).matte
+        matte = self.client.infer(route.active.engine, tensor, timeout_s=30.0).matte
         bad = not bool(np.isfinite(matte).all())
         self._sender.offer(
             FrameSample(

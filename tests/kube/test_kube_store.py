@@ -72,7 +72,7 @@ def test_an_unchanged_apply_is_a_no_op_and_a_changed_spec_is_a_new_generation(st
         return store.apply(policy(space)).meta.resource_version
 
     # An operator of another test may say once what it thinks of the policy.
-    assert came_true(lambda: applied() == applied(), 10.0)
+    assert came_true(lambda: applied() == applied(), 60.0)
     changed = store.apply(policy(space, "0.2"))
     assert (changed.meta.generation, changed.meta.uid) == (2, first.meta.uid)
     assert limit_of(store.get(Ref(kind="QualityPolicy", name="strict", namespace=space))) == "0.2"
@@ -189,9 +189,9 @@ def test_watch_names_the_kind_that_changed_and_is_woken_by_it(store: KubeStore, 
 
     thread = threading.Thread(target=follow)
     thread.start()
-    assert first.wait(10)
+    assert first.wait(60)
     store.apply(policy(space))
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert seen[0] == {"QualityPolicy", "EngineSet"}
 

@@ -62,7 +62,7 @@ def test_a_slow_collector_slows_nobody_and_what_does_not_fit_is_counted(
     assert took / sent < 0.002  # a request has eight spans; it waits 2 s where one waits for its collector
     began = time.perf_counter()
     assert spans.close(CLOSE_S) is False
-    assert time.perf_counter() - began < CLOSE_S + 1.0
+    assert time.perf_counter() - began < CLOSE_S + 5.0
 
 
 def test_a_collector_that_is_ill_or_gone_costs_its_spans_and_is_used_again_when_it_is_back(
@@ -92,4 +92,4 @@ def test_without_anybody_at_the_address_a_stop_is_still_bounded(counted: Counter
     spans.tracer.start_span("one").end()
     began = time.perf_counter()
     spans.close(CLOSE_S)
-    assert time.perf_counter() - began < CLOSE_S + 1.0
+    assert time.perf_counter() - began < CLOSE_S + 5.0

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from tests.tracing.collector import Collector
 
-STOP_S = 8.0  # two for the spans; the rest is the interpreter's, on a machine that others use too
+STOP_S = 30.0  # two for the spans; the rest is the interpreter's, on a machine that others use too
 
 
 @contextmanager

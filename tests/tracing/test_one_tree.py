@@ -173,9 +173,9 @@ def test_triton_traces_whatever_carries_a_context_so_that_the_gateway_must_not_p
     bench = node.bench
 
     def exported() -> bool:
-        bench.client.infer(bench.engines[0].name, bench.probe, timeout_s=5.0)
+        bench.client.infer(bench.engines[0].name, bench.probe, timeout_s=30.0)
         bench.client.infer(
-            bench.engines[0].name, bench.probe, timeout_s=5.0, headers={"traceparent": f"00-{DIRECT}-{PARENT}-00"}
+            bench.engines[0].name, bench.probe, timeout_s=30.0, headers={"traceparent": f"00-{DIRECT}-{PARENT}-00"}
         )
         return collector.of(DIRECT) != []
 

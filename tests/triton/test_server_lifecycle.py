@@ -81,7 +81,7 @@ def test_a_killed_server_leaves_nothing_and_can_be_started_again(
         server.wait_ready(30.0)
         assert server.loads_logged() == {}
         own_triton.control.load(own_triton.engines[0].name, timeout_s=30.0)
-        answer = own_triton.client.infer(own_triton.engines[0].name, own_triton.probe, timeout_s=5.0)
+        answer = own_triton.client.infer(own_triton.engines[0].name, own_triton.probe, timeout_s=30.0)
         assert float(answer.matte[0, 0, 0, 0]) == own_triton.engines[0].scale
 
 
@@ -162,7 +162,7 @@ def test_a_load_that_hangs_ends_at_its_deadline_and_the_server_can_still_be_stop
             own_triton.control.load(hanging.name, timeout_s=1.5)
         assert caught.value.reason is Reason.LOAD_TIMEOUT
         flip = own_triton.flip()
-        answer = own_triton.client.infer(own_triton.alias, own_triton.probe, timeout_s=5.0)
+        answer = own_triton.client.infer(own_triton.alias, own_triton.probe, timeout_s=30.0)
         assert answer.model_version == flip.epoch
         assert own_triton.client.server_ready()
         own_triton.server.stop()

@@ -220,7 +220,7 @@ import numpy as np
 from blurfleet.serving.sharedtensors import SharedSettings
 from blurfleet.serving.triton import TritonClient
 client = TritonClient({triton.server.grpc_address!r}, shared=SharedSettings(owner={settings.owner!r}))
-client.infer({triton.engines[0].name!r}, np.ones((1, 3, {triton.size}, {triton.size}), np.float32), timeout_s=10)
+client.infer({triton.engines[0].name!r}, np.ones((1, 3, {triton.size}, {triton.size}), np.float32), timeout_s=60)
 print("asked", flush=True)
 input()
 """
