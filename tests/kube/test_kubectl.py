@@ -78,7 +78,7 @@ def test_examples_are_applied_waited_for_looked_at_and_steered_by_people_of_the_
     assert edit("blurfleet", "rollout", "promote", "bokeh", "-n", fleet.space).returncode == 0
     promoted = view("wait", "--for=condition=Promoted", "er/bokeh", "-n", fleet.space, "--timeout=60s")
     assert (promoted.returncode, promoted.stdout) == (0, "enginerollout.blurfleet.dev/bokeh condition met\n")
-    assert view("wait", "--for=condition=Stalled=false", "er/bokeh", "-n", fleet.space, "--timeout=5s").returncode == 0
+    assert view("wait", "--for=condition=Stalled=false", "er/bokeh", "-n", fleet.space, "--timeout=60s").returncode == 0
     status = view("blurfleet", "rollout", "status", "bokeh", "-n", fleet.space)
     assert status.returncode == 0
     assert f"{fleet.space}/bokeh Promoted bokeh-mixed-2" in status.stdout
@@ -88,7 +88,7 @@ def test_examples_are_applied_waited_for_looked_at_and_steered_by_people_of_the_
     differs = edit("diff", "-n", fleet.space, "-f", str(folder))
     assert (differs.returncode, differs.stdout) == (0, "")
     for kind in ("es", "ppc", "qp", "er"):
-        ready = view("wait", "--for=condition=Ready", kind, "--all", "-n", fleet.space, "--timeout=10s")
+        ready = view("wait", "--for=condition=Ready", kind, "--all", "-n", fleet.space, "--timeout=60s")
         assert (ready.returncode, ready.stderr) == (0, "")
 
 
@@ -123,7 +123,7 @@ def test_every_column_says_what_it_is_named_for_to_who_may_only_look(
     assert [r["VERIFIED"] for n, r in view.table("es").items() if n == "next"] == ["False"]
     [wide] = view.table("er", "-o", "wide").values()
     assert (wide["PHASE"], wide["REASON"]) == ("RolledBack", "Quarantined")
-    failed = view("wait", "--for=condition=Stalled", "er/bokeh", "-n", fleet.space, "--timeout=10s")
+    failed = view("wait", "--for=condition=Stalled", "er/bokeh", "-n", fleet.space, "--timeout=60s")
     assert failed.returncode == 0
     described = view("describe", "er/bokeh", "-n", fleet.space)
     assert described.returncode == 0

@@ -18,6 +18,7 @@ from fleet_objects import Fleet
 from operator_process import OperatorProcess
 from phases import PHASES, Held
 from scripted_nodes import ScriptedNode
+from tests.whole_lines import whole_lines
 
 from blurfleet.api.meta import is_true
 from blurfleet.api.rollout import Phase
@@ -69,7 +70,7 @@ class Place:
     def writes(self, plane: ControlPlane) -> list[str]:
         """Return what the operator wrote about this rollout and its nodes, as the server's audit log has it."""
         user = f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"
-        lines = plane.audit_log.read_text(encoding="utf-8").splitlines()
+        lines = whole_lines(plane.audit_log)
         found = []
         for entry in (json.loads(line) for line in lines if user in line and self.fleet.space in line):
             about = entry["objectRef"]

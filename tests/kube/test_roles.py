@@ -15,6 +15,7 @@ from scripted_nodes import ScriptedNode
 from tests.whole_lines import whole_lines
 
 from blurfleet.api.meta import timestamp
+from blurfleet.deadline import came_true
 from blurfleet.reasons import Reason
 from blurfleet.store.port import Event, Ref
 from blurfleet_cli.cluster.identities import AGENT, NAMESPACE, OPERATOR
@@ -138,7 +139,10 @@ def test_nothing_is_denied_and_nothing_is_granted_that_is_not_used(
     exercised: str, plane: ControlPlane, api: KubeApi
 ) -> None:
     for account, unseen in UNSEEN.items():
-        may, did = granted(api, account), used(plane, account)
+        may = granted(api, account)
+        # The log has a request only once it was answered.
+        came_true(lambda a=account, m=may, u=unseen: not m - used(plane, a) - u.keys(), 30.0, poll_s=1.0)
+        did = used(plane, account)
         assert forbidden(plane, account, exercised) == set()
         assert did - may == set()
         spare = ", ".join(sorted(map("/".join, may - did - unseen.keys())))
