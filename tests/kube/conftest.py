@@ -30,8 +30,8 @@ LABELS = {
     "jetson-orin": {"nvidia.com/gpu.compute.major": "8", "nvidia.com/gpu.compute.minor": "7"},
 }
 ROOT = Path(__file__).parents[2]
-# No test waits for 90 s of silence. Before a keen operator nodes beat each 2 to 3 s, real agents each 2: a beat may be
-# 5 s late on a loaded machine. Turns must be closer than the silence: who listens less often begins anew each time.
+# No test waits for 90 s of silence. Before a keen operator nodes beat each 2 to 2.5 s, real agents each 2: a beat may
+# be 5 s late on a loaded machine. Turns must be closer than the silence: who listens less often begins anew each time.
 KEEN = {"BLURFLEET_SILENT_AFTER_S": "8", "BLURFLEET_RESYNC_S": "2"}
 KEEN_BEAT_S, BEAT_S = 2.0, 10.0
 _numbers = itertools.count(1)

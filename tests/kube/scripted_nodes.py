@@ -19,12 +19,13 @@ from blurfleet.store.port import Ref
 from blurfleet_cli.simulated_nodes import Script, report
 
 SYSTEM = "blurfleet-system"
+_LOOK_S = 0.5  # what a test changes in a script is done within that
 
 
 class ScriptedNode:
     """Follows one NodeEngine and writes its status and Lease, as the node's agent would.
 
-    It beats once `beat_s` seconds have passed, at the next change or full second: a second late at the most.
+    It beats once `beat_s` seconds have passed, when it looks next: at a change, or half a second after it looked last.
     """
 
     def __init__(self, name: str, device_class: str, access: Access, *, beat_s: float = 10.0) -> None:
@@ -36,7 +37,7 @@ class ScriptedNode:
         self.newer: dict[str, Any] = {}
         self.errors: list[str] = []
         self.served: list[str] = []
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._beat_at = -1e9
         self._thread = threading.Thread(target=self._run, name=f"scripted-{name}", daemon=True)
 
@@ -47,6 +48,7 @@ class ScriptedNode:
     def stop(self) -> None:
         """Say that it ends; `close` waits for it."""
         self._stop.set()
+        self._wake.set()
 
     def close(self) -> None:
         self.stop()
@@ -63,13 +65,14 @@ class ScriptedNode:
         self.client.send(request)
 
     def _run(self) -> None:
-        for _ in self.store.watch(("NodeEngine",), self._stop.is_set):
-            if self._stop.is_set():
-                return
+        self.store.follow("NodeEngine", told=self._wake.set)
+        while not self._stop.is_set():
             try:
                 self._turn()
             except BlurfleetError as error:
                 self.errors.append(str(error))
+            self._wake.wait(_LOOK_S)
+            self._wake.clear()
 
     def _turn(self) -> None:
         now = time.time() + self.clock_off
