@@ -122,6 +122,12 @@ def test_settings_are_named_as_they_are_set() -> None:
         1,
         "error: environment: BLURFLEET_RESYNC_S: Input should be greater than 0",
     )
+    code, _, err = ask("operator", BLURFLEET_SILENT_AFTER_S="8")
+    assert (code, err.partition(" [")[0]) == (
+        1,
+        "error: environment: BLURFLEET_SILENT_AFTER_S (8) is less than two of BLURFLEET_RESYNC_S (10): silence would "
+        "never be noticed",
+    )
 
 
 def test_a_rollout_of_another_name_is_answered_with_those_there_are(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ def settings_of(kind: type[S], command: str) -> S:
             first, *rest = item["loc"] or ("",)
             place = ".".join((variable(kind, str(first)), *map(str, rest)))
             text = item["msg"].removeprefix("Value error, ")
-            said.append(f"{place} is not set" if item["type"] == "missing" and not rest else f"{place}: {text}")
+            if item["type"] == "missing" and not rest:
+                said.append(f"{place} is not set")
+            else:  # a rule between two settings names them itself
+                said.append(f"{place}: {text}" if place else text)
         raise InvalidSpec(
             Reason.INVALID_SPEC,
             "; ".join(said),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blurfleet_operator.decide.observation import HEARTBEAT_LIMIT_S
@@ -76,3 +77,11 @@ class OperatorSettings(BaseSettings):
     )
     metrics_port: int = Field(default=9100, ge=0, le=65535, description="0 takes a free one")
     metrics_host: str = Field(default="127.0.0.1", description="where metrics are served")
+
+    @model_validator(mode="after")
+    def _looks_before_silence(self) -> Self:
+        if self.silent_after_s < 2 * self.resync_s:
+            # A look that comes later than that begins to listen anew, as after an outage of its own.
+            message = f"BLURFLEET_SILENT_AFTER_S ({self.silent_after_s:g}) is less than two of BLURFLEET_RESYNC_S"
+            raise ValueError(f"{message} ({self.resync_s:g}): silence would never be noticed")
+        return self
