@@ -23,7 +23,7 @@ def token_of(api: KubeApi, space: str, role: str) -> str:
     token = service_account_token(api, space, role)
     user = f"system:serviceaccount:{space}:{role}"
     verb = "list" if role == "view" else "create"
-    assert came_true(lambda: _may(api, user, verb, space), 30.0), "the server has not joined the chart's rules yet"
+    assert came_true(lambda: _may(api, user, verb, space), 90.0), "the server has not joined the chart's rules yet"
     return token
 
 
