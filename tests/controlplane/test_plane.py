@@ -17,7 +17,7 @@ from kubernetes import client, config
 from blurfleet.deadline import came_true
 from blurfleet.errors import NodeError, StoreError
 from blurfleet_cli.cluster import processes, programs
-from blurfleet_cli.cluster.ground import install
+from blurfleet_cli.cluster.ground import established, install
 from blurfleet_cli.cluster.in_force import questions, refuses
 from blurfleet_cli.cluster.kubeapi import KubeApi
 from blurfleet_cli.cluster.plane import ControlPlane
@@ -26,6 +26,22 @@ from blurfleet_operator.definitions import apply_definitions
 
 ROOT = Path(__file__).parents[2]
 KINDS_ROOT = "/apis/blurfleet.dev/v1alpha1"
+
+
+@pytest.mark.parametrize(
+    ("status", "serves"),
+    [
+        (None, False),
+        ({"conditions": None, "acceptedNames": {}, "storedVersions": ["v1alpha1"]}, False),
+        ({"conditions": [{"type": "NamesAccepted", "status": "True"}]}, False),
+        ({"conditions": [{"type": "Established", "status": "False"}]}, False),
+        ({"conditions": [{"type": "Established", "status": "True"}]}, True),
+    ],
+)
+def test_a_kind_is_served_when_its_definition_says_so_and_not_in_the_moment_it_is_made(
+    status: dict[str, Any] | None, serves: bool
+) -> None:
+    assert established({"kind": "CustomResourceDefinition", "status": status}) is serves
 
 
 def test_what_was_written_outlives_the_api_server(

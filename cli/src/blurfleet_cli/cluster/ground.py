@@ -59,7 +59,7 @@ def install(api: KubeApi, root: Path = Path(), tell: Callable[[str], None] = lam
     definitions = [body for path in _definitions(root) for body in _documents(path)]
     for body in definitions:
         api.apply(body)
-    _until(lambda: all(_established(api.get(body)) for body in definitions), "a kind is not served")
+    _until(lambda: all(established(api.get(body)) for body in definitions), "a kind is not served")
     tell("installing roles and policies")
     for body in _documents(root / GROUND):
         api.apply(body)
@@ -83,8 +83,9 @@ def _documents(path: Path) -> Iterator[Any]:
     return (body for body in yaml.safe_load_all(path.read_text(encoding="utf-8")) if body)
 
 
-def _established(definition: Any) -> bool:
-    found = definition.get("status", {}).get("conditions", [])
+def established(definition: Any) -> bool:
+    """Tell whether the server says of a kind's definition, as it serves it, that it serves the kind."""
+    found = (definition.get("status") or {}).get("conditions") or ()  # null in the first moment
     return any(c["type"] == "Established" and c["status"] == "True" for c in found)
 
 
