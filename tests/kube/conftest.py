@@ -12,7 +12,7 @@ import pytest
 from blurfleet.deadline import came_true
 from blurfleet.store.kube import KubeStore
 from blurfleet.store.kubeclient import Access, KubeClient
-from blurfleet.store.memory import ref_of
+from blurfleet.store.port import ref_of
 from blurfleet_cli.cluster.ground import install
 from blurfleet_cli.cluster.identities import NAMESPACE, OPERATOR, ensure_node, node_token, service_account_token
 from blurfleet_cli.cluster.kubeapi import KubeApi

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.obs.chart_rules import CHART, groups
+from tests.charts.rendering import CHART
+from tests.obs.chart_rules import groups
 from tests.obs.conftest import NODE, Exporters, Prometheus
 
 from blurfleet.deadline import came_true

@@ -17,7 +17,8 @@ from blurfleet.api.rollout import Outcome, Phase, RolloutStatus
 from blurfleet.errors import AdmissionRefused, InvalidSpec
 from blurfleet.reasons import Reason
 from blurfleet.store.folder import FolderStore
-from blurfleet.store.memory import MemoryStore, ref_of
+from blurfleet.store.memory import MemoryStore
+from blurfleet.store.port import ref_of
 from blurfleet_operator.decide.housekeeping import quarantine_status
 
 BAD = resource(

@@ -8,8 +8,7 @@ import pytest
 from simulated_fleet import NOW, Fleet, Script, digest
 
 from blurfleet.reasons import Reason
-from blurfleet.store.memory import ref_of
-from blurfleet.store.port import Ref
+from blurfleet.store.port import Ref, ref_of
 
 NODES = ("a100-0", "orin-0", "orin-1")
 

@@ -16,7 +16,7 @@ from blurfleet.api.rollout import RolloutSpec, RolloutStatus
 from blurfleet.errors import InvalidInput, UnknownName
 from blurfleet.identity import digest12
 from blurfleet.reasons import Reason
-from blurfleet.store.port import Ref, Store
+from blurfleet.store.port import Ref, Store, ref_of
 from blurfleet_cli.where import open_store
 
 MANAGER = "blurfleet-cli"
@@ -57,7 +57,7 @@ def find(store: Store, name: str, namespace: str) -> Resource:
 
 def change(store: Store, rollout: Resource, fields: dict[str, Any]) -> Resource:
     """Set fields of the rollout's spec, named as on the wire, and no others. Raises InvalidSpec, AdmissionRefused."""
-    ref = Ref(kind=rollout.kind, name=rollout.meta.name, namespace=rollout.meta.namespace)
+    ref = ref_of(rollout)
     merge = getattr(store, "merge", None)
     if merge is not None:
         changed: Resource = merge(ref, {"spec": fields})

@@ -110,14 +110,14 @@ def reconcile(
             nodes[name] = _told(nodes[name], entry)
         decided.append((rollout, decision))
     _write_quarantines(decided, writer)
+    decided_after = monotonic() - began
 
     def patience() -> Callable[[], bool]:
         if patience_s is None:
             return always
-        until = monotonic() + max(patience_s, decided_after - began)
+        until = monotonic() + max(patience_s, decided_after)
         return lambda: monotonic() < until and not alarmed()
 
-    decided_after = monotonic()
     untold = _write_nodes(world, nodes, quarantines, writer, patience())
     # A status says what its nodes were told.
     told = [(r, d) for r, d in decided if untold.isdisjoint(d.models)]

@@ -10,7 +10,7 @@ from blurfleet.api.base import Model
 from blurfleet.api.kinds import Resource
 from blurfleet.errors import BlurfleetError
 from blurfleet.reasons import Reason
-from blurfleet.store.port import Event, Ref, Store
+from blurfleet.store.port import Event, Ref, Store, ref_of
 from blurfleet_operator.spread import always, spread
 
 SOURCE = "controller"
@@ -32,7 +32,7 @@ class Writer:
         """Write what differs; tell whether the store holds it now."""
         if status == resource.status:
             return True
-        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        ref = ref_of(resource)
         return self.attempt(lambda: self._store.write_status(ref, status), str(ref))
 
     def apply(self, resource: Resource) -> bool:
@@ -49,7 +49,7 @@ class Writer:
 
     def delete(self, resource: Resource) -> None:
         """Delete the object."""
-        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        ref = ref_of(resource)
         self.attempt(lambda: self._store.delete(ref), str(ref))
 
     def record(self, runs: Sequence[Resource], while_: Callable[[], bool]) -> list[Resource]:

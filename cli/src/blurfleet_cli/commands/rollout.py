@@ -19,7 +19,7 @@ from rich.tree import Tree
 from blurfleet.api.engineset import EngineSetSpec
 from blurfleet.api.kinds import Resource
 from blurfleet.check import dumps
-from blurfleet.store.port import Ref, Store
+from blurfleet.store.port import Ref, Store, ref_of
 from blurfleet_cli import rollouts
 from blurfleet_cli.rollouts import NodeLine, Place
 from blurfleet_cli.where import fleet_option, namespace_option
@@ -99,7 +99,7 @@ def status(store: Store, found: Resource, as_json: bool, watch: bool) -> None:
 
 
 def _follow(store: Store, found: Resource, show: Callable[[Resource], None], ended: Callable[[], bool]) -> None:
-    ref = Ref(kind=found.kind, name=found.meta.name, namespace=found.meta.namespace)
+    ref = ref_of(found)
     for _ in store.watch(("EngineRollout", "NodeEngine"), ended):
         one = store.get(ref)
         if one is None:

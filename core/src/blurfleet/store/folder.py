@@ -28,7 +28,7 @@ from blurfleet.store import layout
 from blurfleet.store.admit import admit, admit_deletion
 from blurfleet.store.atomic import write_atomic
 from blurfleet.store.eventlog import EventLog
-from blurfleet.store.port import Broken, Event, Ref
+from blurfleet.store.port import Broken, Event, Ref, ref_of
 
 _DEBOUNCE_MS = 20
 _HEARTBEAT_MS = 1000
@@ -84,7 +84,7 @@ class FolderStore:
 
     def apply(self, resource: Resource) -> Resource:
         """Create the object or replace its spec. Raises InvalidSpec, AdmissionRefused and StoreError."""
-        ref = self._ref(resource)
+        ref = ref_of(resource)
         with self._locked():
             old = self._readable(ref)
             admit(self, resource, old)
@@ -144,9 +144,6 @@ class FolderStore:
         with (self._root / ".lock").open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-
-    def _ref(self, resource: Resource) -> Ref:
-        return Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
 
     def _readable(self, ref: Ref) -> Resource | None:
         # A broken file may be replaced by a good one: that is how a person mends it.

@@ -25,7 +25,7 @@ from blurfleet.store import kuberequests as ask
 from blurfleet.store.kubeclient import KubeClient
 from blurfleet.store.kubeevents import EventScribe, event_of
 from blurfleet.store.kubemirror import Key, Mirror, Reflector, listed
-from blurfleet.store.port import Broken, Event, Ref
+from blurfleet.store.port import Broken, Event, Ref, ref_of
 from blurfleet.store.tolerance import parse_status
 
 M = TypeVar("M", bound=Model)
@@ -151,7 +151,7 @@ class KubeStore:
 
         Raises InvalidSpec where `resource` was written since it was read, AdmissionRefused, and StoreError.
         """
-        ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+        ref = ref_of(resource)
         self._wrote(
             ref.kind,
             self._client.send(ask.amending_status(ref, resource.meta.resource_version, changes, self._manager)),

@@ -10,7 +10,7 @@ from typing import Any
 from blurfleet.api.base import GROUP, VERSION, Model
 from blurfleet.api.kinds import KINDS, Resource
 from blurfleet.api.meta import timestamp
-from blurfleet.store.port import Event, Ref
+from blurfleet.store.port import Event, Ref, ref_of
 
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -96,7 +96,7 @@ def getting(ref: Ref) -> Request:
 
 def applying(resource: Resource, manager: str) -> Request:
     """Return the server-side apply of `resource`'s spec, labels, annotations and owners as `manager`."""
-    ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+    ref = ref_of(resource)
     meta = resource.meta.wire()
     kept = {k: meta[k] for k in ("name", "namespace", "labels", "annotations", "ownerReferences") if meta.get(k)}
     body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": resource.kind, "metadata": kept}
@@ -115,7 +115,7 @@ def replacing(served: Mapping[str, Any], resource: Resource, manager: str) -> Re
     ours = [f.serialization_alias or f.alias or name for name, f in type(resource.spec).model_fields.items()]
     body: list[dict[str, Any]] = [{"op": "remove", "path": f"/spec/{k}"} for k in ours if k in old and k not in said]
     body += [{"op": "add", "path": f"/spec/{k}", "value": said[k]} for k in ours if k in said and said[k] != old.get(k)]
-    ref = Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+    ref = ref_of(resource)
     return Request(method="PATCH", path=path_of(ref), query=(("fieldManager", manager),), body=body, content=JSON_PATCH)
 
 

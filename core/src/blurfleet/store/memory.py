@@ -14,14 +14,9 @@ from blurfleet.api.meta import timestamp
 from blurfleet.errors import StoreError
 from blurfleet.reasons import Reason
 from blurfleet.store.admit import admit, admit_deletion
-from blurfleet.store.port import Broken, Event, Ref
+from blurfleet.store.port import Broken, Event, Ref, ref_of
 
 _HEARTBEAT_S = 1.0
-
-
-def ref_of(resource: Resource) -> Ref:
-    """Return the name under which a store keeps `resource`."""
-    return Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
 
 
 class MemoryStore:

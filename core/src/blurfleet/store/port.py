@@ -26,6 +26,11 @@ class Ref:
         return "/".join(p for p in (self.kind, self.namespace, self.name) if p)
 
 
+def ref_of(resource: Resource) -> Ref:
+    """Return the name under which a store keeps `resource`."""
+    return Ref(kind=resource.kind, name=resource.meta.name, namespace=resource.meta.namespace)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """One transition, said once: what happened to which object, why, and when (seconds since the epoch).

@@ -12,6 +12,7 @@ from blurfleet.api.kinds import Resource
 from blurfleet.api.meta import ObjectMeta, timestamp
 from blurfleet.api.nodeengine import CandidateStatus, Figure, TripStatus
 from blurfleet.api.qualityrun import QualityRunSpec, QualityRunStatus
+from blurfleet.store.port import Ref
 from blurfleet_operator.decide.failures import failed_in_shadow
 from blurfleet_operator.decide.observation import NodeView, RolloutView, instant
 
@@ -42,7 +43,7 @@ class Verdict:
     @property
     def key(self) -> str:
         """Return the key of its QualityRun."""
-        return f"QualityRun/{self.rollout.namespace}/{self.name}"
+        return str(Ref(kind="QualityRun", name=self.name, namespace=self.rollout.namespace))
 
     def run(self, now: float) -> Resource:
         """Return its QualityRun, as of `now` where the node does not say when."""
