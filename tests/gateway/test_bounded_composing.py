@@ -24,6 +24,7 @@ from blurfleet_preprocess.compositing.look import Look
 from blurfleet_preprocess.compositing.scales import work_level
 
 Rig = Any  # the fixture's class lives in conftest.py
+Check = Any  # a request's life.check, bound to it
 Serve = Callable[..., contextlib.AbstractContextManager[httpx.Client]]
 DEADLINE_S = 20.0
 RNG = np.random.default_rng(0)
@@ -80,16 +81,13 @@ def test_strips_are_the_whole_picture_to_a_level(monkeypatch: pytest.MonkeyPatch
     assert (difference > 0).mean() < 1e-4
 
 
-@pytest.mark.parametrize("ask", ["/v1/blur?mode=depth", "/v1/blur?radius=40", "/v1/matte"])
-def test_a_client_that_hangs_up_ends_the_composing(
-    rig: Rig, serve: Serve, photo: bytes, monkeypatch: pytest.MonkeyPatch, ask: str
-) -> None:
-    entered, ended, name = threading.Event(), list[Reason](), "fine_matte" if ask == "/v1/matte" else "composed"
+def ends_of(monkeypatch: pytest.MonkeyPatch, ask: str, before: Callable[[Check], object]) -> list[Reason]:
+    """Call `before` with what asks who waits, as the composing for `ask` begins; return why composings end early."""
+    ended, name = list[Reason](), "fine_matte" if ask == "/v1/matte" else "composed"
     work = getattr(picture, name)
 
     def watched(*given: Any) -> Any:
-        entered.set()
-        assert came_true(lambda: gone(given[-1]), DEADLINE_S)  # not before the hang-up is known
+        before(given[-1])
         try:
             return work(*given)
         except RequestEnded as error:
@@ -97,6 +95,20 @@ def test_a_client_that_hangs_up_ends_the_composing(
             raise
 
     monkeypatch.setattr(picture, name, watched)
+    return ended
+
+
+@pytest.mark.parametrize("ask", ["/v1/blur?mode=depth", "/v1/blur?radius=40", "/v1/matte"])
+def test_a_client_that_hangs_up_ends_the_composing(
+    rig: Rig, serve: Serve, photo: bytes, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    entered = threading.Event()
+
+    def hung_up(check: Check) -> None:
+        entered.set()
+        assert came_true(lambda: gone(check), DEADLINE_S)  # not before the hang-up is known
+
+    ended = ends_of(monkeypatch, ask, hung_up)
     body = simplejpeg.encode_jpeg(noise(1200, 1600), 50)
     head = f"POST {ask} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     with serve(rig, workers=1, waiting=0, max_body_bytes=1 << 22) as client:
@@ -112,18 +124,8 @@ def test_a_client_that_hangs_up_ends_the_composing(
 def test_a_deadline_that_passes_while_it_is_composed_ends_the_composing_and_says_so(
     rig: Rig, serve: Serve, photo: bytes, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-    ended, name = list[Reason](), "fine_matte" if ask == "/v1/matte" else "composed"
-    work = getattr(picture, name)
-
-    def late(*given: Any) -> Any:
-        given[-1].__self__.shorten(1e-6)  # its time is up in this moment, however busy the machine
-        try:
-            return work(*given)
-        except RequestEnded as error:
-            ended.append(error.reason)
-            raise
-
-    monkeypatch.setattr(picture, name, late)
+    # Its time is up in this moment, however busy the machine.
+    ended = ends_of(monkeypatch, ask, lambda check: check.__self__.shorten(1e-6))
     with serve(rig, workers=1, waiting=0) as client:
         answer = client.post(ask, content=photo, headers={"x-blurfleet-deadline-ms": "20000"})
         assert (answer.status_code, answer.json()["reason"]) == (504, "DeadlineExceeded")
@@ -132,7 +134,7 @@ def test_a_deadline_that_passes_while_it_is_composed_ends_the_composing_and_says
         assert came_true(lambda: client.post("/v1/matte", content=photo).status_code == 200, DEADLINE_S)
 
 
-def gone(check: Callable[[], object]) -> bool:
+def gone(check: Check) -> bool:
     try:
         check()
     except RequestEnded:

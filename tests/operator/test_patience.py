@@ -86,6 +86,17 @@ class SlowFleet(Fleet):
                 status = agent(node.meta.name, node.spec, node.status, self.script, self.now)
                 self.store.write_status(Ref(kind="NodeEngine", name=node.meta.name), status)
 
+    def tell_all(self) -> None:
+        """Go on until every node has its candidate."""
+        while len(self.named("candidate")) < len(self.store.objects("NodeEngine")):
+            self.look()
+
+    def come_midway(self) -> None:
+        """Go on until the first nodes are told to serve."""
+        while not self.named("primary"):
+            self.answer()
+            self.look()
+
     def finish(self) -> None:
         for _ in range(60):
             self.answer()
@@ -131,9 +142,7 @@ def test_an_alarm_ends_the_telling_at_once_and_the_next_pass_goes_on(fleet: Slow
 
 def test_a_class_goes_back_though_its_wave_is_not_told_to_the_end(fleet: SlowFleet) -> None:
     fleet.change(engine_set="mixed", correlation={"nodes": 2, "window": "10m"})
-    while not fleet.named("primary"):
-        fleet.answer()
-        fleet.look()
+    fleet.come_midway()
     serving = fleet.named("primary")
     assert 0 < len(serving) < 40, "some of the wave are told to serve it, others not yet"
     fleet.answer()
@@ -149,8 +158,7 @@ def test_each_verdict_is_recorded_once_though_nodes_no_longer_report_it_and_fail
     fleet: SlowFleet,
 ) -> None:
     fleet.change(engine_set="mixed")
-    while len(fleet.named("candidate")) < 40:
-        fleet.look()
+    fleet.tell_all()
     fleet.script = Script(golden={("n039", BAD): "oracle fails"})
     fleet.answer()  # it is staged
     fleet.answer()
@@ -178,8 +186,7 @@ def test_each_verdict_is_recorded_once_though_nodes_no_longer_report_it_and_fail
 
 def test_a_verdict_that_the_store_did_not_take_is_owed_until_it_does(fleet: SlowFleet) -> None:
     fleet.change(engine_set="mixed")
-    while len(fleet.named("candidate")) < 40:
-        fleet.look()
+    fleet.tell_all()
     fleet.answer()  # it is staged
     fleet.answer()
     fleet.slow.away = "QualityRun"
@@ -226,9 +233,7 @@ def test_in_the_end_it_stands_as_where_there_is_all_the_time(golden: str) -> Non
 
 def test_a_trip_in_the_midst_of_a_wave_keeps_the_engine_from_those_who_were_not_told_yet(fleet: SlowFleet) -> None:
     fleet.change(engine_set="mixed", correlation={"nodes": 2, "window": "10m"})
-    while not fleet.named("primary"):
-        fleet.answer()
-        fleet.look()
+    fleet.come_midway()
     told = fleet.named("primary")
     fleet.answer()
     fleet.script = Script(live={(told[0], BAD): "DEERExceeded"})
